@@ -1,0 +1,5 @@
+#include "ops/device.h"
+
+void device_free(struct device *d) {
+    if (d != NULL) d->destroy(d);
+}
