@@ -1,0 +1,214 @@
+// The memory plan: what fits, what is refused, and that every number a refusal names really fits (cases C45, C59, C67).
+#include "base/random.h"
+#include "memory/plan.h"
+#include "memory/windows.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MIB ((int64_t)1 << 20)
+#define GIB ((int64_t)1 << 30)
+
+// The 0.8B shape, roughly: 6 attention layers with 2 heads of 256, 18 states of 1 MiB.
+static struct plan_request small_model(void) {
+    return (struct plan_request){.available_bytes = 8 * GIB,
+                                 .reserve_bytes = 1 * GIB,
+                                 .weight_bytes = 500 * MIB,
+                                 .scratch_bytes = 300 * MIB,
+                                 .page_bytes = 3 * MIB,
+                                 .run_bytes = 20 * MIB,
+                                 .page_rows = 256,
+                                 .max_window = 8,
+                                 .parallel = 4,
+                                 .context_max = 262144};
+}
+
+// The budget by hand: pages of one window, times streams, beside weights and scratch.
+static int64_t need(const struct plan_request *r, int64_t parallel, int64_t context) {
+    int64_t pages = (context + r->max_window + r->page_rows - 1) / r->page_rows;
+    return parallel * (pages * r->page_bytes + r->run_bytes) + r->weight_bytes + r->scratch_bytes;
+}
+
+static void test_context_that_fits_is_the_longest(void **state) {
+    (void)state;
+    struct plan_request r = small_model();
+    struct plan p;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    int64_t budget = r.available_bytes - r.reserve_bytes;
+    assert_int_equal(p.parallel, 4);
+    assert_true(need(&r, 4, p.context) <= budget);
+    assert_true(need(&r, 4, p.context + 1) > budget);
+    assert_int_equal(p.used_bytes, need(&r, 4, p.context));
+    assert_int_equal(p.stream_bytes, 4 * p.window_bytes);
+}
+
+static void test_context_is_bounded_by_the_checkpoint_and_the_family(void **state) {
+    (void)state;
+    struct plan_request r = small_model();
+    struct plan p;
+    r.available_bytes = 4096 * GIB;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_int_equal(p.context, 262144);
+    r.context_max = 1000000;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_int_equal(p.context, PLAN_CONTEXT_MAX);
+    r.context_max = 100;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_int_equal(p.context, 100);
+    r.context = 101;
+    struct error e;
+    assert_int_equal(plan_make(&r, &p, &e), STATUS_LIMIT);
+    assert_non_null(strstr(e.text, "101"));
+    assert_non_null(strstr(e.text, "100"));
+}
+
+static void test_caps(void **state) {
+    (void)state;
+    struct plan_request r = small_model();
+    struct plan p;
+    r.memory_cap = 2 * GIB;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_true(p.used_bytes <= 2 * GIB);
+    r.memory_cap = 0;
+    r.kv_cap = 200 * MIB;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_true(p.stream_bytes <= 200 * MIB);
+    r.memory_cap = 100 * GIB; // a cap gives nothing that is not there
+    r.kv_cap = 100 * GIB;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_true(p.used_bytes <= r.available_bytes - r.reserve_bytes);
+}
+
+static void test_exactly_enough_is_enough(void **state) {
+    (void)state;
+    for (int32_t context = 1; context < 2000; context += 37) {
+        struct plan_request r = small_model();
+        struct plan p;
+        r.context = context;
+        r.available_bytes = r.reserve_bytes + need(&r, r.parallel, context);
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+        assert_int_equal(p.context, context);
+        assert_int_equal(p.used_bytes, r.available_bytes - r.reserve_bytes);
+        r.available_bytes--;
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_LIMIT);
+    }
+}
+
+// The number after `word` in a sentence, or 0.
+static long number_after(const char *text, const char *word) {
+    const char *at = strstr(text, word);
+    return at == NULL ? 0 : strtol(at + strlen(word), NULL, 10);
+}
+
+static void test_what_a_refusal_names_fits(void **state) {
+    (void)state;
+    static const int32_t parallel[] = {1, 8, 64, 256, 1024, INT32_MAX}, context[] = {256, 4096, 131072, 262144};
+    for (int64_t available = GIB; available <= 512 * GIB; available *= 2)
+        for (int i = 0; i < 6; i++)
+            for (int j = 0; j < 4; j++) {
+                struct plan_request r = small_model();
+                struct plan p;
+                struct error e;
+                r.available_bytes = available + r.reserve_bytes;
+                r.parallel = parallel[i];
+                r.context = context[j];
+                enum status st = plan_make(&r, &p, &e);
+                if (st == STATUS_OK) continue;
+                assert_int_equal(st, STATUS_LIMIT);
+                long n = number_after(e.text, "--parallel "), c = number_after(e.text, "--context ");
+                struct plan_request fewer = r, shorter = r;
+                fewer.parallel = (int32_t)n;
+                shorter.context = (int32_t)c;
+                if (n > 0) assert_int_equal(plan_make(&fewer, &p, NULL), STATUS_OK);
+                fewer.parallel++;
+                if (n > 0) assert_int_equal(plan_make(&fewer, &p, NULL), STATUS_LIMIT);
+                if (c > 0) assert_int_equal(plan_make(&shorter, &p, NULL), STATUS_OK);
+                shorter.context++;
+                if (c > 0) assert_int_equal(plan_make(&shorter, &p, NULL), STATUS_LIMIT);
+                assert_true(n > 0 || c > 0 || strstr(e.text, "not even one") != NULL);
+            }
+}
+
+static void test_weights_alone_too_large(void **state) {
+    (void)state;
+    struct plan_request r = small_model();
+    struct plan p;
+    struct error e;
+    r.weight_bytes = 15 * GIB;
+    assert_int_equal(plan_make(&r, &p, &e), STATUS_LIMIT);
+    assert_non_null(strstr(e.text, "15.00 GiB"));
+    r.available_bytes = 0; // less than the reserve
+    assert_int_equal(plan_make(&r, &p, &e), STATUS_LIMIT);
+}
+
+// Numbers of any size give a plan or a refusal, never an overflow (undefined behaviour is caught in the asan variant).
+static void test_numbers_of_any_size(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 200000; i++) {
+        struct plan_request r = small_model();
+        r.available_bytes = (int64_t)(random_bits(1, i, 0) >> (1 + random_bits(1, i, 1) % 60));
+        r.reserve_bytes = (int64_t)(random_bits(1, i, 2) >> (1 + random_bits(1, i, 3) % 60));
+        r.memory_cap =
+            random_bits(1, i, 4) % 3 ? 0 : (int64_t)(random_bits(1, i, 5) >> (1 + random_bits(1, i, 6) % 60));
+        r.kv_cap = random_bits(1, i, 7) % 3 ? 0 : (int64_t)(random_bits(1, i, 8) >> (1 + random_bits(1, i, 9) % 60));
+        r.parallel = 1 + (int32_t)(random_bits(1, i, 10) % INT32_MAX) / (1 << random_bits(1, i, 11) % 31);
+        r.context = (int32_t)(random_bits(1, i, 12) % ((uint64_t)INT32_MAX + 1)) >> random_bits(1, i, 13) % 31;
+        r.context_max = 1 + (int32_t)(random_bits(1, i, 14) % INT32_MAX);
+        r.page_rows = 1 << random_bits(1, i, 15) % 13;
+        r.page_bytes = r.page_rows * (int64_t)(1 + random_bits(1, i, 16) % 200000);
+        struct plan p;
+        struct error e;
+        enum status st = plan_make(&r, &p, &e);
+        if (st == STATUS_OK) {
+            assert_true(p.stream_bytes >= 0 && p.stream_bytes <= p.left_bytes);
+            assert_true(p.used_bytes <= r.available_bytes - r.reserve_bytes);
+            assert_true(p.context > 0 && p.context <= r.context_max);
+        } else {
+            assert_int_equal(st, STATUS_LIMIT);
+        }
+    }
+}
+
+static void test_reserve(void **state) {
+    (void)state;
+    int64_t reserve = 0;
+    unsetenv("TF_MEMORY_RESERVE_GIB");
+    assert_int_equal(plan_reserve(4 * GIB, &reserve, NULL), STATUS_OK);
+    assert_int_equal(reserve, GIB);
+    assert_int_equal(plan_reserve(64 * GIB, &reserve, NULL), STATUS_OK);
+    assert_int_equal(reserve, 64 * GIB / 10);
+    static const struct {
+        const char *text;
+        int64_t want;
+    } good[] = {{"0", 0}, {"2", 2 * GIB}, {"0.5", GIB / 2}};
+    for (int i = 0; i < 3; i++) {
+        setenv("TF_MEMORY_RESERVE_GIB", good[i].text, 1);
+        assert_int_equal(plan_reserve(64 * GIB, &reserve, NULL), STATUS_OK);
+        assert_int_equal(reserve, good[i].want);
+    }
+    static const char *const bad[] = {"", " ", "-1", "x", "2x", "nan", "inf", "1e30"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct error e;
+        setenv("TF_MEMORY_RESERVE_GIB", bad[i], 1);
+        assert_int_equal(plan_reserve(64 * GIB, &reserve, &e), STATUS_INVALID);
+        assert_non_null(strstr(e.text, "TF_MEMORY_RESERVE_GIB"));
+    }
+    unsetenv("TF_MEMORY_RESERVE_GIB");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_context_that_fits_is_the_longest),
+        cmocka_unit_test(test_context_is_bounded_by_the_checkpoint_and_the_family),
+        cmocka_unit_test(test_caps),
+        cmocka_unit_test(test_exactly_enough_is_enough),
+        cmocka_unit_test(test_what_a_refusal_names_fits),
+        cmocka_unit_test(test_weights_alone_too_large),
+        cmocka_unit_test(test_numbers_of_any_size),
+        cmocka_unit_test(test_reserve),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
