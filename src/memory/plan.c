@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define GIB (1024.0 * 1024.0 * 1024.0)
+#define GIB              (1024.0 * 1024.0 * 1024.0)
 #define SHORTEST_CONTEXT 256 // a window shorter than this serves nobody
 
 static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -35,26 +35,29 @@ static enum status refuse_streams(const struct plan_request *r, int64_t left, in
         snprintf(hint, sizeof hint, "use --context %d", shorter);
     else
         snprintf(hint, sizeof hint, "not even one short stream fits");
-    return error_set(e, STATUS_LIMIT, "%d streams of %d tokens need %.2f GiB and %.2f GiB are left: %s", r->parallel, context,
-                     gib(each) * r->parallel, gib(left), hint);
+    return error_set(e, STATUS_LIMIT, "%d streams of %d tokens need %.2f GiB and %.2f GiB are left: %s", r->parallel,
+                     context, gib(each) * r->parallel, gib(left), hint);
 }
 
 enum status plan_make(const struct plan_request *r, struct plan *out, struct error *e) {
     must(r->parallel > 0 && r->page_rows > 0 && r->page_bytes > 0 && r->run_bytes >= 0 && r->context >= 0);
     int32_t most = (int32_t)minimum(r->context_max, PLAN_CONTEXT_MAX);
     if (r->context > most)
-        return error_set(e, STATUS_LIMIT, "--context %d is more than the %d tokens that this model can take", r->context, most);
+        return error_set(e, STATUS_LIMIT, "--context %d is more than the %d tokens that this model can take",
+                         r->context, most);
     int64_t budget = r->available_bytes - r->reserve_bytes;
     if (r->memory_cap > 0) budget = minimum(budget, r->memory_cap);
     int64_t left = budget - r->weight_bytes - r->scratch_bytes;
     if (left <= 0)
-        return error_set(e, STATUS_LIMIT, "weights (%.2f GiB) and scratch (%.2f GiB) do not fit into the %.2f GiB there are for them",
+        return error_set(e, STATUS_LIMIT,
+                         "weights (%.2f GiB) and scratch (%.2f GiB) do not fit into the %.2f GiB there are for them",
                          gib(r->weight_bytes), gib(r->scratch_bytes), gib(budget < 0 ? 0 : budget));
     if (r->kv_cap > 0) left = minimum(left, r->kv_cap);
     int32_t context = r->context;
     if (context == 0) {
         context = longest_context(r, left, r->parallel, most);
-        if (context < minimum(most, SHORTEST_CONTEXT)) return refuse_streams(r, left, (int32_t)minimum(most, SHORTEST_CONTEXT), e);
+        if (context < minimum(most, SHORTEST_CONTEXT))
+            return refuse_streams(r, left, (int32_t)minimum(most, SHORTEST_CONTEXT), e);
     }
     // Divided, not multiplied: the product of what users may ask for can be over 2^63.
     int64_t each = window_bytes(r, context);
@@ -81,7 +84,8 @@ enum status plan_reserve(int64_t total_bytes, int64_t *reserve_bytes, struct err
     char *end;
     double value = strtod(text, &end);
     if (end == text || *end != 0 || !(value >= 0) || value > 1e6)
-        return error_set(e, STATUS_INVALID, "TF_MEMORY_RESERVE_GIB must be a number of GiB from 0 up, not \"%s\"", text);
+        return error_set(e, STATUS_INVALID, "TF_MEMORY_RESERVE_GIB must be a number of GiB from 0 up, not \"%s\"",
+                         text);
     *reserve_bytes = (int64_t)llround(value * GIB);
     return STATUS_OK;
 }

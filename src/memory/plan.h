@@ -1,5 +1,5 @@
-// Owns the memory plan: plain arithmetic, made from headers before any weight is read. It refuses what cannot fit, with the
-// count or the window that does. The caller owns both structs; any thread.
+// Owns the memory plan: plain arithmetic, made from headers before any weight is read. It refuses what cannot fit, with
+// the count or the window that does. The caller owns both structs; any thread.
 #ifndef TF_MEMORY_PLAN_H
 #define TF_MEMORY_PLAN_H
 

@@ -19,8 +19,8 @@ int64_t memory_pages_total(const struct memory_shape *s) { return memory_pages_p
 enum status memory_create(const struct memory_shape *s, struct memory **out, struct error *e) {
     must(s->n_lane > 0 && s->context > 0 && s->max_window > 0 && s->page_rows > 0);
     if (memory_pages_total(s) > INT32_MAX)
-        return error_set(e, STATUS_LIMIT, "%d windows of %d positions need more than %d pages of %d rows", s->n_lane, s->context,
-                         INT32_MAX, s->page_rows);
+        return error_set(e, STATUS_LIMIT, "%d windows of %d positions need more than %d pages of %d rows", s->n_lane,
+                         s->context, INT32_MAX, s->page_rows);
     struct memory *m = calloc(1, sizeof *m);
     if (m == NULL) return error_memory(e);
     m->shape = *s;

@@ -1,6 +1,6 @@
-// Owns who holds which pages and which lane run, by index only: no device calls, no allocation after creation. Here every
-// lane has a window: pages for the whole context, set aside up front. Only the engine thread calls it.
-// The interface is that of a ledger: a pool whose lanes claim prompt + reply only can replace it.
+// Owns who holds which pages and which lane run, by index only: no device calls, no allocation after creation. Here
+// every lane has a window: pages for the whole context, set aside up front. Only the engine thread calls it. The
+// interface is that of a ledger: a pool whose lanes claim prompt + reply only can replace it.
 #ifndef TF_MEMORY_WINDOWS_H
 #define TF_MEMORY_WINDOWS_H
 
@@ -35,12 +35,15 @@ struct seat {
     int32_t n_page;
 };
 
-// prompt and reply are row counts of any size. On CLAIM_SEATED *seat is filled; on CLAIM_NOT_NOW *reason says what it waits for
-// (static text). The lowest free lane is taken.
+// prompt and reply are row counts of any size. On CLAIM_SEATED *seat is filled; on CLAIM_NOT_NOW *reason says what it
+// waits for (static text). The lowest free lane is taken.
 enum claim memory_claim(struct memory *m, int64_t prompt, int64_t reply, struct seat *seat, const char **reason);
 void memory_release(struct memory *m, const struct seat *seat); // a seat that is not held is a bug
 
-struct memory_counts { int64_t n_pages, n_pages_used; int32_t n_lane, n_lane_used; };
+struct memory_counts {
+    int64_t n_pages, n_pages_used;
+    int32_t n_lane, n_lane_used;
+};
 void memory_get_counts(const struct memory *m, struct memory_counts *out);
 
 #endif

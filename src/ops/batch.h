@@ -18,7 +18,7 @@ struct lane {
     int32_t n_pending;    // logged rows before `position` that are not in the recurrent state yet; 0 in FORM_PROMPT
     const int32_t *pages; // host memory: page number of positions [i * page_rows, (i + 1) * page_rows)
     int32_t n_page;
-    void *run;            // device memory: the lane's fixed part (recurrent states, conv rings, logs); 256-byte aligned
+    void *run; // device memory: the lane's fixed part (recurrent states, conv rings, logs); 256-byte aligned
 };
 
 // A state to keep from the middle of a prompt pass: the recurrent state and conv rows as they are before `position`
@@ -31,10 +31,10 @@ struct keep {
 struct batch {
     enum form form;
     int32_t n_row, n_lane, n_keep;
-    int32_t max_window;         // W of the plan: logs hold 2 W rows
-    const int32_t *ids;         // host memory: [n_row]
-    const struct lane *lanes;   // host memory: [n_lane], rows ascending
-    const struct keep *keeps;   // host memory: [n_keep], positions ascending
+    int32_t max_window;       // W of the plan: logs hold 2 W rows
+    const int32_t *ids;       // host memory: [n_row]
+    const struct lane *lanes; // host memory: [n_lane], rows ascending
+    const struct keep *keeps; // host memory: [n_keep], positions ascending
 };
 
 // One attention layer's place in the page pool. A page holds page_rows positions of all attention layers, layer-major:

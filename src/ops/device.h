@@ -11,27 +11,28 @@ enum compute {
     COMPUTE_AUTO, // the backend's choice: int8 on a CPU where weights are quantised
     COMPUTE_F32,  // the reference: fp32 activations, fp32 products, fp32 keys and values
     COMPUTE_BF16, // bf16 activations, products of bf16-rounded inputs with fp32 accumulation
-    COMPUTE_INT8, // quantised weights: activations quantised to int8 per row and group; fp32 activations between operations
+    // quantised weights: activations quantised to int8 per row and group; fp32 activations between operations
+    COMPUTE_INT8,
 };
 
 // The largest shapes that will be asked for: a backend takes all its scratch for these at once, and nothing later.
 struct device_limits {
-    int64_t max_rows;      // of a prompt pass
-    int64_t max_round_rows; // of a round, over all lanes
+    int64_t max_rows;        // of a prompt pass
+    int64_t max_round_rows;  // of a round, over all lanes
     int64_t max_in, max_out; // widest linear
     int64_t n_vocab;
-    int64_t head_dim, n_head, n_kv_head;               // attention
+    int64_t head_dim, n_head, n_kv_head;                  // attention
     int64_t key_dim, value_dim, n_key_head, n_value_head; // delta rule
-    int64_t n_expert, n_used, expert_width;            // 0 when dense
+    int64_t n_expert, n_used, expert_width;               // 0 when dense
     int64_t max_context, max_lanes, max_window;
 };
 
 struct device {
     const struct ops *ops;
-    const char *name;        // "cpu avx512-vnni int8, 2 threads": for people
-    enum compute compute;    // never COMPUTE_AUTO
-    enum dtype activation;   // of tensors between operations
-    enum dtype kv;           // default type of stored keys and values
+    const char *name;      // "cpu avx512-vnni int8, 2 threads": for people
+    enum compute compute;  // never COMPUTE_AUTO
+    enum dtype activation; // of tensors between operations
+    enum dtype kv;         // default type of stored keys and values
     // Memory that could be taken now, and all there is; NULL where the device's memory is the host's.
     int64_t (*memory)(struct device *, int64_t *total_bytes);
     void *(*alloc)(struct device *, size_t bytes); // 256-byte aligned, contents unspecified; NULL when out of memory

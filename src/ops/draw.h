@@ -6,7 +6,8 @@
 //   2. for each id seen in prompt or reply: l = l > 0 ? l / repetition : l * repetition
 //   3. for each id seen n > 0 times in the reply: l -= frequency * n + presence
 //   4. ids not allowed (allowed bit clear, or id >= n_vocab) are out
-//   temperature 0: the largest l, ties to the lower id. Otherwise s = l / temperature (taken as within 1e-30 and 1e30) and
+//   temperature 0: the largest l, ties to the lower id. Otherwise s = l / temperature (taken as within 1e-30 and 1e30)
+//   and
 //   5. top_k > 0: the top_k largest s remain, ties to the lower id
 //   6. top_p < 1: of what remains in falling order (ties: lower id first), the shortest prefix whose probability mass
 //      (softmax over what remains, summed in that order) is >= top_p; at least one
@@ -22,14 +23,22 @@
 
 #define DRAW_MAX_TOP 20 // alternatives reported per token, OpenAI's limit
 
-struct draw_bias { int32_t id; float bias; };
-struct draw_top { int32_t id; float logprob; };
-struct draw_seen { int32_t id, n_reply; }; // n_reply 0: seen in the prompt only
+struct draw_bias {
+    int32_t id;
+    float bias;
+};
+struct draw_top {
+    int32_t id;
+    float logprob;
+};
+struct draw_seen {
+    int32_t id, n_reply;
+}; // n_reply 0: seen in the prompt only
 
 struct draw_params {
-    double temperature, top_p, min_p; // >= 0, (0, 1], [0, 1]
+    double temperature, top_p, min_p;       // >= 0, (0, 1], [0, 1]
     double repetition, presence, frequency; // 1, 0, 0: off
-    int32_t top_k;                    // 0: off
+    int32_t top_k;                          // 0: off
     uint64_t seed;
     int64_t position;
     const struct draw_bias *bias; // [n_bias], ids distinct
@@ -48,8 +57,8 @@ struct draw_result {
 };
 
 struct draw_args {
-    struct tensor logits; // [n_row, V] f32; unchanged
-    int32_t n_vocab;      // ids drawn from are below this (<= V)
+    struct tensor logits;             // [n_row, V] f32; unchanged
+    int32_t n_vocab;                  // ids drawn from are below this (<= V)
     const struct draw_params *params; // host memory: [n_row]
     struct draw_result *results;      // host memory: [n_row]; valid after device_sync
 };

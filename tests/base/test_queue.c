@@ -81,7 +81,7 @@ static void test_wake(void **state) {
     int64_t before = clock_ns();
     assert_false(queue_pop(q, &item, 10 * MS)); // one wake is good for one pop
     assert_true(clock_ns() - before >= 10 * MS);
-    pthread_t id;                         // during the wait
+    pthread_t id; // during the wait
     pthread_create(&id, NULL, wake_soon, q);
     assert_false(queue_pop(q, &item, -1));
     pthread_join(id, NULL);
