@@ -1,0 +1,162 @@
+# make            build/tokenfold, a release build           make serve   set up, build, serve the default model
+# make test       set up, build, run every test              make help    the other targets
+# VARIANT=debug|release|asan|tsan|fuzz chooses a variant under build/<variant>/; CUDA=0 leaves out the CUDA code.
+
+VARIANT ?= release
+O       ?= build/$(VARIANT)
+VERSION := 0.1.0
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+
+# A layer may use those before it (tools/layers.sh checks the includes).
+LAYERS := base format ops cpu cuda memory model engine server cli
+
+WARN    := -Wall -Wextra -Wshadow -Werror -Wstrict-prototypes -Wmissing-prototypes -Wvla
+CFLAGS  += -std=c17 -D_GNU_SOURCE -Isrc -I. $(WARN) -fno-math-errno -ffp-contract=off -fno-common -pthread -DTF_VERSION='"$(VERSION)"'
+LDLIBS  := -lmicrohttpd -ljansson -lutf8proc -lpcre2-8 -lxxhash -lcrypto -ledit -lpthread -lm
+ifeq ($(STATIC),1)
+LDLIBS  := -Wl,-Bstatic -lmicrohttpd -ljansson -lutf8proc -lpcre2-8 -lxxhash -lcrypto -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic \
+           -lgnutls -lpthread -ldl -lm
+endif
+
+FLAGS_release := -O2 -g
+FLAGS_debug   := -O0 -g3 -DTF_DEBUG
+FLAGS_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+FLAGS_tsan    := -O1 -g -fsanitize=thread
+FLAGS_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+ifeq ($(FLAGS_$(VARIANT)),)
+$(error VARIANT must be release, debug, asan, tsan or fuzz)
+endif
+
+# ---- CUDA: compiled where nvcc 13 or newer is found; otherwise CUDA_SKIPPED says why not ----
+NVCC := $(or $(NVCC),$(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+ifeq ($(CUDA),0)
+CUDA_SKIPPED := CUDA=0 was given
+else ifneq ($(filter asan tsan fuzz,$(VARIANT)),)
+CUDA_SKIPPED := a $(VARIANT) build checks host code only
+else ifeq ($(NVCC),)
+CUDA_SKIPPED := no nvcc was found
+else ifeq ($(shell command -v g++),)
+CUDA_SKIPPED := nvcc needs g++, which was not found
+else
+NVCC_MAJOR := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+ifneq ($(shell test "0$(NVCC_MAJOR)" -ge 13 && echo new),new)
+CUDA_SKIPPED := nvcc 13 or newer is needed and $(NVCC) is $(or $(NVCC_MAJOR),of an unknown version)
+endif
+endif
+CUDA_SOURCES := $(sort $(wildcard src/cuda/*.cu))
+CUDA_ALL     := 80 86 89 90 100 120 121
+NVCCFLAGS     = -std=c++17 -O3 -lineinfo -Isrc -I. -Xcompiler -Wall,-Wextra -Werror all-warnings -DTF_CUDA=1
+ifeq ($(CUDA_SKIPPED),)
+CUDA_OBJECTS := $(patsubst %.cu,$O/%.o,$(CUDA_SOURCES))
+CUDA_LIBS    := -L$(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))/lib64 -lcudart_static -ldl -lrt
+CFLAGS       += -DTF_CUDA=1
+else
+CFLAGS       += -DTF_CUDA=0
+endif
+CFLAGS  += $(FLAGS_$(VARIANT))
+LDFLAGS += $(FLAGS_$(VARIANT)) -pthread
+
+# Files under src/cpu/x86 are compiled for the instruction set that their names end in; everything else is baseline x86-64.
+ISA_avx2   := -mavx2 -mfma -mf16c
+ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl
+ISA_vnni   := $(ISA_avx512) -mavx512vnni
+ISA_bf16   := $(ISA_avx512) -mavx512bf16
+ISA_amx    := $(ISA_bf16) -mavx512vnni -mamx-tile -mamx-int8 -mamx-bf16
+isa = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $1)))))
+
+sources = $(sort $(wildcard src/$1/*.c src/$1/x86/*.c))
+objects = $(patsubst %.c,$O/%.o,$(call sources,$1)) $(if $(filter cuda,$1),$(CUDA_OBJECTS))
+# The archives that a program of layer $1 links: its own and those of all layers before it.
+upto = $(if $(filter $1,$(firstword $2)),$(firstword $2),$(firstword $2) $(if $2,$(call upto,$1,$(wordlist 2,99,$2))))
+archives = $(foreach l,$(call upto,$1,$(LAYERS)),$(if $(strip $(call objects,$l)),$O/lib$l.a))
+link = @echo "  link  $@" && $(CC) $(LDFLAGS) -o $@
+
+MAIN_OBJECTS := $O/src/cli/main.o
+
+.PHONY: all
+all: build/tokenfold $(if $(wildcard check/*.c),build/tf-cpu-test)
+
+# build/NAME points at the build of it that was asked for last.
+.PHONY: build/tokenfold build/tf-cpu-test
+build/tokenfold build/tf-cpu-test: build/%: $O/%
+	@mkdir -p build
+	@ln -sf $(patsubst build/%,%,$O)/$* $@
+
+$O/tokenfold: $(MAIN_OBJECTS) $(call archives,cli)
+	$(if $(CUDA_SKIPPED),@echo "  cuda  skipped: $(CUDA_SKIPPED)")
+	$(link) $(MAIN_OBJECTS) -Wl,--start-group $(call archives,cli) -Wl,--end-group $(CUDA_LIBS) $(LDLIBS)
+
+# The kernel contract links no third-party library: it also builds where there is only a compiler, make and nvcc.
+CHECK_OBJECTS  := $(patsubst %.c,$O/%.o,$(sort $(wildcard check/*.c)))
+CHECK_ARCHIVES := $(filter-out $O/libformat.a,$(call archives,cuda))
+$O/tf-cpu-test: $(CHECK_OBJECTS) $(CHECK_ARCHIVES)
+	$(link) $(CHECK_OBJECTS) -Wl,--start-group $(CHECK_ARCHIVES) -Wl,--end-group $(CUDA_LIBS) -lpthread -lm
+
+# Writes $2 to file $1 when it differs from what is there, so that objects and archives follow a change of their flags
+# or members.
+remember = $(shell mkdir -p $(dir $1))$(file >$1.new,$2)$(shell cmp -s $1.new $1 && rm -f $1.new || mv $1.new $1)
+$(call remember,$O/flags,$(CC) $(CFLAGS) | $(NVCC) $(NVCCFLAGS))
+
+define layer_rules
+$(call remember,$O/lib$1.members,$(call objects,$1))
+$O/lib$1.a: $(filter-out $(MAIN_OBJECTS),$(call objects,$1)) $O/lib$1.members
+	@rm -f $$@
+	@$(AR) rcs $$@ $$(filter %.o,$$^)
+endef
+$(foreach l,$(LAYERS),$(if $(strip $(call objects,$l)),$(eval $(call layer_rules,$l))))
+
+compile = @mkdir -p $(@D) && echo "  cc    $<" && $(CC) $(CFLAGS) $1 -MMD -MP -c -o $@ $<
+
+$O/src/cpu/x86/%.o: src/cpu/x86/%.c $O/flags
+	$(call compile,-O3 $(call isa,$<))
+
+$O/%.o: %.c $O/flags
+	$(call compile)
+
+$O/src/cuda/%.o: src/cuda/%.cu $O/flags
+	@mkdir -p $(@D) && echo "  nvcc  $<"
+	@$(NVCC) $(NVCCFLAGS) -gencode arch=compute_90,code=sm_90 -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+# Every architecture that the product names. Compiling is all that a machine without these cards can do.
+.PHONY: cuda-all
+cuda-all: $(if $(CUDA_SKIPPED),,$(foreach a,$(CUDA_ALL),$(patsubst src/cuda/%.cu,$O/sm_$a/%.o,$(CUDA_SOURCES))))
+	@echo "  cuda  $(if $(CUDA_SKIPPED),skipped: $(CUDA_SKIPPED),compiled for sm_$(subst $() ,$() sm_,$(CUDA_ALL)))"
+
+define cuda_rules
+$O/sm_$1/%.o: src/cuda/%.cu $O/flags
+	@mkdir -p $$(@D) && echo "  nvcc  $$< (sm_$1)"
+	@$(NVCC) $(NVCCFLAGS) -gencode arch=compute_$1,code=sm_$1 -MMD -MP -MF $$(@:.o=.d) -c -o $$@ $$<
+endef
+$(foreach a,$(CUDA_ALL),$(eval $(call cuda_rules,$a)))
+
+.DELETE_ON_ERROR:
+.PRECIOUS: $O/%.o
+-include $(shell find $O -name '*.d' 2>/dev/null)
+
+include tests/tests.mk
+
+# ---- the commands of a person ----
+PORT ?= 8080
+.PHONY: serve format clean help
+serve:
+	@./setup.sh build
+	+@$(MAKE) --no-print-directory $(JOBS) build/tokenfold
+	@PORT="$(PORT)" MODEL="$(MODEL)" tools/serve.sh
+
+format:
+	@find src check bench tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | xargs clang-format -i
+
+clean:
+	rm -rf build
+
+help:
+	@sed -n '1,3s/^# //p' Makefile
+	@echo
+	@echo "make serve PORT=8080 MODEL=FOLDER   serve another port or checkpoint"
+	@echo "make test-KIND                      one kind of test: $(TEST_KINDS)"
+	@echo "make abuse | soak                   the long tests: malformed input by the thousand; hours of load"
+	@echo "make fuzz FUZZ=NAME FUZZ_SECONDS=60 search for new inputs with libFuzzer (all targets when FUZZ is not given)"
+	@echo "make cuda-all                       compile the CUDA code for every architecture"
+	@echo "make format | clean                 clang-format every source; remove build/"
