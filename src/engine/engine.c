@@ -114,6 +114,7 @@ static void describe(struct engine *e, const struct plan *plan, int64_t reserve)
     i->page_rows = PAGE_ROWS;
     i->max_tokens = e->options.max_tokens;
     i->weight_bytes = model_weight_bytes(e->model);
+    i->round_bytes = model_round_bytes(e->model);
     i->scratch_bytes = plan->used_bytes - i->weight_bytes - plan->stream_bytes;
     i->window_bytes = plan->window_bytes;
     i->reserve_bytes = reserve;

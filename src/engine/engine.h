@@ -41,6 +41,7 @@ struct engine_info {
     const struct tokenizer *tokenizer; // NULL if the checkpoint has none: only token-id requests then
     const char *device_name;
     int32_t parallel, context, max_tokens, page_rows;
+    int64_t round_bytes; // of weights, that a round of one row reads
     int64_t weight_bytes, scratch_bytes, window_bytes /* of one stream */, reserve_bytes;
     char start_sentence[512];
 };
@@ -107,7 +108,8 @@ struct request_view { // a consistent snapshot
 enum status engine_submit(struct engine *e, const struct request_params *params, struct request **out,
                           struct error *error);
 
-// Waits until there are more than n_seen tokens, or the state is no longer `seen`, or timeout_ns has passed.
+// Waits until there are more than n_seen tokens, or the state is no longer `seen`, or timeout_ns has passed (< 0:
+// however long it takes).
 void request_wait(struct request *r, int32_t n_seen, enum request_state seen, int64_t timeout_ns,
                   struct request_view *out);
 

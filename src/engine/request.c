@@ -186,11 +186,16 @@ void request_finish(struct request *r, enum finish finish, bool ended_by_eos, co
 
 void request_wait(struct request *r, int32_t n_seen, enum request_state seen, int64_t timeout_ns,
                   struct request_view *out) {
-    int64_t until = clock_ns() + timeout_ns;
+    int64_t until = clock_ns() + (timeout_ns < 0 ? 0 : timeout_ns);
     struct timespec ts = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    int waited = 0;
     pthread_mutex_lock(&r->lock);
-    while (r->view.n_tokens <= n_seen && r->view.state == seen)
-        if (pthread_cond_timedwait(&r->changed, &r->lock, &ts) != 0) break;
+    while (r->view.n_tokens <= n_seen && r->view.state == seen && waited == 0) {
+        if (timeout_ns < 0)
+            pthread_cond_wait(&r->changed, &r->lock);
+        else
+            waited = pthread_cond_timedwait(&r->changed, &r->lock, &ts);
+    }
     *out = r->view;
     pthread_mutex_unlock(&r->lock);
 }
