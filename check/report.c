@@ -1,0 +1,77 @@
+// Counts and reports what passed and what failed.
+#include "check/check.h"
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+// From the gates of the model's specification, section 9: one operation in fp32 against a reference, and one with bf16
+// inputs and outputs against fp64 on the same inputs. Scales are relative to the root mean square of what is wanted.
+const struct tolerance element_f32 = {"element-f32", 1e-5, 1e-5, 1e-6};
+const struct tolerance sum_f32 = {"sum-f32", 1e-5, 1e-5, 1e-6};
+const struct tolerance element_bf16 = {"element-bf16", 1e-3, 8e-3, 8e-3};
+const struct tolerance sum_bf16 = {"sum-bf16", 1e-2, 1.6e-2, 8e-3};
+
+const struct tolerance *tolerance_element(const struct run *r) {
+    return r->subject->device->activation == DTYPE_F32 ? &element_f32 : &element_bf16;
+}
+
+const struct tolerance *tolerance_sum(const struct run *r) {
+    return r->subject->device->compute == COMPUTE_F32 ? &sum_f32 : &sum_bf16;
+}
+
+void case_begin(struct run *r, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(r->case_name, sizeof r->case_name, format, arguments);
+    va_end(arguments);
+    arena_reset(r->arena);
+}
+
+bool case_done(const struct run *r) { return r->hunting && r->caught; }
+
+void expect(struct run *r, bool ok, const char *format, ...) {
+    if (ok) {
+        r->passed++;
+        return;
+    }
+    r->failed++;
+    r->caught = true;
+    if (r->hunting) return;
+    char text[400];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    printf("FAIL %s %s, %s: %s\n", r->op, r->case_name, r->subject->name, text);
+}
+
+void expect_close(struct run *r, const char *what, const float *got, const double *want, size_t n,
+                  const struct tolerance *t) {
+    double squares = 0, error_squares = 0, worst = 0;
+    size_t worst_at = 0;
+    for (size_t i = 0; i < n; i++) squares += want[i] * want[i];
+    double scale = n > 0 ? sqrt(squares / (double)n) : 0;
+    for (size_t i = 0; i < n; i++) {
+        double error = fabs((double)got[i] - want[i]);
+        error_squares += error * error;
+        double excess = error / (t->atol * scale + t->rtol * fabs(want[i]) + 1e-300);
+        // Written so that a NaN is the worst error of all.
+        if (!(excess <= worst)) {
+            worst = excess;
+            worst_at = i;
+            if (isnan(excess)) break;
+        }
+    }
+    double rel_l2 = squares > 0 ? sqrt(error_squares / squares) : sqrt(error_squares);
+    bool ok = worst <= 1 && rel_l2 <= t->rel_l2;
+    expect(r, ok, "%s outside %s: [%zu] is %.9g, not %.9g (%.2f x the bound), rel-L2 %.3g (bound %.3g)", what, t->name,
+           worst_at, n > 0 ? (double)got[worst_at] : 0, n > 0 ? want[worst_at] : 0, worst, rel_l2, t->rel_l2);
+}
+
+void expect_same_bits(struct run *r, const char *what, const float *got, const float *want, size_t n) {
+    size_t i = 0;
+    while (i < n && memcmp(&got[i], &want[i], sizeof *got) == 0) i++;
+    expect(r, i == n, "%s differs in bits: [%zu] is %.9g, not %.9g", what, i, i < n ? (double)got[i] : 0,
+           i < n ? (double)want[i] : 0);
+}
