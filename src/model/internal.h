@@ -1,0 +1,46 @@
+// The model's own parts; nothing outside src/model includes this.
+#ifndef TF_MODEL_INTERNAL_H
+#define TF_MODEL_INTERNAL_H
+
+#include "format/checkpoint.h"
+#include "model/layout.h"
+#include "model/model.h"
+#include "model/weights.h"
+
+struct model {
+    struct checkpoint *checkpoint;
+    struct model_config config;
+    struct model_weights *weights;
+    int64_t weight_bytes;
+    float *inv_freq; // [n_rotary / 2]: theta^(-2 i / n_rotary)
+
+    // From model_load on.
+    struct device *device;
+    struct model_limits limits;
+    struct run_layout run;
+    struct page_layout page;
+    void *memory; // device: what scratch lies in
+    struct scratch scratch;
+};
+
+// One walk through the layers: what a block reads and writes besides its weights. The tensors of `scratch` have exactly
+// the batch's rows.
+struct walk {
+    struct model *m;
+    struct device *device;
+    const struct ops *ops;
+    const struct batch *batch;
+    void *pages;
+    struct scratch scratch;
+};
+
+// A mixer or a feed-forward block with its norm before and its residual after: scratch.x = x + block(norm(x)).
+// nth counts the layers of the same kind before this one: it says which part of a run or page is the layer's.
+typedef void layer_fn(const struct walk *w, const struct layer_weights *weights, int64_t nth);
+
+layer_fn layer_attention, layer_delta, layer_mlp, layer_moe;
+
+// Where the nth attention layer's keys and values lie.
+struct kv_layer model_kv_layer(const struct walk *w, int64_t nth);
+
+#endif

@@ -1,0 +1,30 @@
+// The dense feed-forward block (spec section 2.7).
+#include "model/internal.h"
+
+void layer_mlp(const struct walk *w, const struct layer_weights *weights, int64_t nth) {
+    (void)nth;
+    const struct scratch *s = &w->scratch;
+    struct linear_args widen = {
+        .form = w->batch->form,
+        .x = s->x,
+        .norm_weight = weights->post_norm,
+        .norm_eps = (float)w->m->config.norm_eps,
+        .n_parts = 2,
+        .part = {{&weights->mlp.gate, s->mlp.gate}, {&weights->mlp.up, s->mlp.up}},
+    };
+    w->ops->linear(w->device, &widen);
+    struct swiglu_args gate = {
+        .gate = s->mlp.gate,
+        .up = s->mlp.up,
+        .out = s->mlp.gate,
+    };
+    w->ops->swiglu(w->device, &gate);
+    struct linear_args narrow = {
+        .form = w->batch->form,
+        .x = s->mlp.gate,
+        .n_parts = 1,
+        .part = {{&weights->mlp.down, s->x}},
+        .residual = s->x,
+    };
+    w->ops->linear(w->device, &narrow);
+}

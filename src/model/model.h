@@ -1,0 +1,86 @@
+// Owns one loaded model: its configuration, weights on a device, and the forward pass over `struct ops`. It holds no
+// stream state: keys, values and recurrent states live in memory that the engine owns and names in each call.
+// Only the engine thread (or a program's single thread) calls it after model_open.
+#ifndef TF_MODEL_MODEL_H
+#define TF_MODEL_MODEL_H
+
+#include "base/status.h"
+#include "model/config.h"
+#include "ops/device.h"
+
+#define PROMPT_CHUNK    64   // a prompt pass starts at a multiple of this
+#define PROMPT_MAX_ROWS 4096 // and neither exceeds nor crosses a multiple of this
+
+struct model;
+
+typedef void model_progress_fn(void *context, int64_t bytes_done, int64_t bytes_total);
+
+// Reads and checks headers only: configuration, tensor names, shapes. No device yet.
+enum status model_open(const char *dir, struct model **out, struct error *e);
+void model_free(struct model *m); // NULL is fine; frees its device scratch, so before the device
+
+const struct model_config *model_get_config(const struct model *m);
+bool model_is_quantised(const struct model *m);
+int64_t model_weight_bytes(const struct model *m); // in the checkpoint, of the tensors that are used
+int64_t model_round_bytes(const struct model *m);  // of them, what a round of one row reads: the floor of decoding
+
+// What streams need, from the configuration alone.
+int64_t model_page_bytes(const struct model *m, int32_t page_rows, enum dtype kv);
+int64_t model_run_bytes(const struct model *m, int32_t max_window, enum dtype activation);
+
+struct model_limits {
+    int32_t max_lanes, max_window; // widest round: max_lanes * max_window rows
+    int32_t max_context;
+    int32_t page_rows;
+    int32_t pass_rows; // longest prompt pass, 64..PROMPT_MAX_ROWS
+    enum dtype kv;
+};
+
+// Scratch that model_load will take on the device beside the weights: activations, logits, the backend's own.
+int64_t model_scratch_bytes(const struct model *m, struct device *d, const struct model_limits *limits);
+
+// Brings the weights to the device and takes all scratch. After it, no call here allocates.
+enum status model_load(struct model *m, struct device *d, const struct model_limits *limits,
+                       model_progress_fn *progress, void *context, struct error *e);
+
+enum logits_wanted {
+    LOGITS_NONE, // an inner pass of a prompt
+    LOGITS_LAST, // of the pass's last row: logits has one row
+    LOGITS_ALL,  // of every row, copied to `all` (host) [n_row, V]; logits is the last row
+};
+
+struct prompt_pass {
+    const struct lane *lane; // row0 0; position a multiple of 64; n_pending 0; its pages cover the pass
+    const int32_t *ids;      // [lane->n_row]
+    const struct keep *keeps;
+    int32_t n_keep;
+    void *pages; // the page pool's base (device)
+    enum logits_wanted want;
+    float *all;
+};
+
+// Rows of the longest legal pass that starts at `position` (a multiple of 64), has at most n_left rows, and at most
+// pass_rows (a multiple of 64).
+int32_t model_pass_rows(int32_t position, int32_t n_left, int32_t pass_rows);
+
+// Runs a prompt pass. logits (may be NULL with LOGITS_NONE): a view of device memory, [1, V] f32, valid until the next
+// call.
+enum status model_prompt(struct model *m, const struct prompt_pass *pass, struct tensor *logits, struct error *e);
+
+struct round {
+    const struct lane *lanes; // rows ascending without gaps; each 1..max_window rows
+    int32_t n_lane, n_row;
+    const int32_t *ids; // [n_row]
+    void *pages;
+};
+
+// Runs a round: logits is [n_row, V] f32 on the device, valid until the next call.
+enum status model_round(struct model *m, const struct round *round, struct tensor *logits, struct error *e);
+
+// Folds a lane's pending rows into the recurrent states of all layers, so that they can be saved or compared.
+void model_commit(struct model *m, const struct lane *lane);
+
+// For tests: overwrites all scratch, the device's own included, with bytes 0xff, which read as NaN.
+void model_poison(struct model *m);
+
+#endif
