@@ -1,0 +1,166 @@
+// The fields whose values are more than a number, a switch or a word.
+#include "server/fields.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define BIASES_MAX 1024
+#define BIAS_MAX   100.0 // as the OpenAI API has it
+
+bool fields_read_model(const struct service *s, const struct json_view *v, struct request_fields *f,
+                       struct api_error *e) {
+    (void)f;
+    struct error error;
+    const char *name;
+    if (json_as_string(v, &name, NULL, &error) != STATUS_OK) return api_refuse_error(e, &error);
+    if (*name == 0) return api_refuse(e, 400, NULL, "/model must not be empty");
+    if (service_has_model(s, name)) return true;
+    return api_refuse(e, 404, "model_not_found", "this server has no model of that name; it serves \"%s\"",
+                      s->options->name);
+}
+
+bool fields_read_stream_options(const struct service *s, const struct json_view *v, struct request_fields *f,
+                                struct api_error *e) {
+    (void)s;
+    struct error error;
+    if (json_must_be(v, JSON_OBJECT, &error) != STATUS_OK) return api_refuse_error(e, &error);
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)v->value, name, value) {
+        struct json_view member;
+        bool known = strcmp(name, "include_usage") == 0, obfuscation = strcmp(name, "include_obfuscation") == 0,
+             on = false;
+        if (!known && !obfuscation)
+            return api_refuse(e, 400, "unknown_field", "/stream_options/%.60s is not a field that this route knows",
+                              name);
+        if (!json_find(v, name, &member)) continue;
+        if (json_as_bool(&member, &on, &error) != STATUS_OK) return api_refuse_error(e, &error);
+        if (known) f->include_usage = on; // padding against listeners is the transport's work, on or off
+    }
+    f->has_stream_options = true;
+    return true;
+}
+
+bool fields_read_stop(const struct service *s, const struct json_view *v, struct request_fields *f,
+                      struct api_error *e) {
+    (void)s;
+    struct error error;
+    struct stopper *stopper; // it knows what may be a stop string
+    if (stopper_create(v, &stopper, &error) != STATUS_OK) return api_refuse_error(e, &error);
+    stopper_free(stopper);
+    f->stop = *v;
+    f->n_stops = 0;
+    if (json_is_string(v->value)) f->stops[f->n_stops++] = json_string_value(v->value);
+    for (size_t i = 0; i < json_array_size(v->value); i++)
+        f->stops[f->n_stops++] = json_string_value(json_array_get(v->value, i));
+    return true;
+}
+
+// An id is written in decimal without a sign or leading zeros, so that no two keys mean the same token.
+static bool parse_id(const char *text, int32_t n_ids, int32_t *id) {
+    size_t n = strlen(text);
+    if (n == 0 || n > 9 || strspn(text, "0123456789") != n || (n > 1 && text[0] == '0')) return false;
+    *id = (int32_t)strtol(text, NULL, 10);
+    return *id < n_ids;
+}
+
+bool fields_read_logit_bias(const struct service *s, const struct json_view *v, struct request_fields *f,
+                            struct api_error *e) {
+    struct error error;
+    if (json_must_be(v, JSON_OBJECT, &error) != STATUS_OK) return api_refuse_error(e, &error);
+    const struct tokenizer *t = s->info->tokenizer;
+    int32_t n_ids = t != NULL ? tokenizer_count_ids(t) : s->n_vocab;
+    size_t n = json_object_size(v->value);
+    if (n > BIASES_MAX)
+        return api_refuse(e, 400, "limit_exceeded", "/logit_bias may name at most %d tokens", BIASES_MAX);
+    if (n == 0) return true;
+    f->bias = malloc(n * sizeof *f->bias);
+    if (f->bias == NULL) {
+        error_memory(&error);
+        return api_refuse_error(e, &error);
+    }
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)v->value, name, value) {
+        struct json_view member;
+        int32_t id;
+        double bias;
+        if (!parse_id(name, n_ids, &id))
+            return api_refuse(e, 400, NULL, "/logit_bias must have token ids from 0 to %d as its keys", n_ids - 1);
+        if (!json_find(v, name, &member))
+            return api_refuse(e, 400, NULL, "/logit_bias/%d must be a number, not null", id);
+        if (json_as_real(&member, -BIAS_MAX, BIAS_MAX, &bias, &error) != STATUS_OK) return api_refuse_error(e, &error);
+        f->bias[f->n_bias++] = (struct draw_bias){.id = id, .bias = (float)bias};
+    }
+    return true;
+}
+
+bool fields_read_response_format(const struct service *s, const struct json_view *v, struct request_fields *f,
+                                 struct api_error *e) {
+    (void)s;
+    (void)f;
+    struct error error;
+    const char *type = "";
+    if (json_must_be(v, JSON_OBJECT, &error) != STATUS_OK ||
+        json_get_string(v, "type", JSON_REQUIRED, &type, NULL, &error) != STATUS_OK)
+        return api_refuse_error(e, &error);
+    if (strcmp(type, "text") == 0) return true;
+    if (strcmp(type, "json_object") == 0 || strcmp(type, "json_schema") == 0)
+        return api_refuse(e, 400, "unsupported",
+                          "/response_format/type must be \"text\": structured output is not built yet");
+    return api_refuse(e, 400, NULL, "/response_format/type must be \"text\", \"json_object\" or \"json_schema\"");
+}
+
+bool fields_read_modalities(const struct service *s, const struct json_view *v, struct request_fields *f,
+                            struct api_error *e) {
+    (void)s;
+    (void)f;
+    const json_t *only = json_array_get(v->value, 0);
+    if (json_array_size(v->value) == 1 && json_is_string(only) && strcmp(json_string_value(only), "text") == 0)
+        return true;
+    return api_refuse(e, 400, "unsupported", "/modalities must be [\"text\"]: this model writes text only");
+}
+
+bool fields_read_effort(const struct service *s, const struct json_view *v, struct request_fields *f,
+                        struct api_error *e) {
+    static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    (void)s;
+    struct error error;
+    const char *text;
+    if (json_as_string(v, &text, NULL, &error) != STATUS_OK) return api_refuse_error(e, &error);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(text, words[i]) == 0) f->reasoning_effort = words[i];
+    if (f->reasoning_effort != NULL) return true;
+    return api_refuse(e, 400, NULL, "/reasoning_effort must be one of none, minimal, low, medium, high and xhigh");
+}
+
+static bool offers(const struct request_fields *f, const char *name) {
+    for (size_t i = 0; i < json_array_size(f->tools.value); i++) {
+        const json_t *function = json_object_get(json_array_get(f->tools.value, i), "function");
+        const char *offered = json_string_value(json_object_get(function, "name"));
+        if (offered != NULL && strcmp(offered, name) == 0) return true;
+    }
+    return false;
+}
+
+bool fields_read_tool_choice(const struct request_fields *f, bool *hide, struct api_error *e) {
+    static const char not_built[] = "/tool_choice must be \"auto\" or \"none\": forcing a call is not built yet";
+    const struct json_view *v = &f->tool_choice;
+    struct json_view function = {0};
+    struct error error;
+    const char *text = "auto";
+    if (v->value != NULL && !json_is_object(v->value)) {
+        if (json_as_string(v, &text, NULL, &error) != STATUS_OK) return api_refuse_error(e, &error);
+        if (strcmp(text, "required") == 0) return api_refuse(e, 400, "unsupported", not_built);
+        if (strcmp(text, "auto") != 0 && strcmp(text, "none") != 0)
+            return api_refuse(e, 400, NULL, "/tool_choice must be \"none\", \"auto\", \"required\" or an object");
+    } else if (v->value != NULL) {
+        if (json_get_view(v, "function", JSON_REQUIRED, JSON_OBJECT, &function, &error) != STATUS_OK ||
+            json_get_string(&function, "name", JSON_REQUIRED, &text, NULL, &error) != STATUS_OK)
+            return api_refuse_error(e, &error);
+        if (!offers(f, text))
+            return api_refuse(e, 400, NULL, "/tool_choice/function/name is not the name of one of the tools");
+        return api_refuse(e, 400, "unsupported", not_built);
+    }
+    *hide = strcmp(text, "none") == 0;
+    return true;
+}

@@ -1,0 +1,84 @@
+// The server's own parts; nothing outside src/server includes this.
+#ifndef TF_SERVER_INTERNAL_H
+#define TF_SERVER_INTERNAL_H
+
+#include "server/auth.h"
+#include "server/exchange.h"
+#include "server/server.h"
+#include "server/service.h"
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+// What a connection is doing; how long it may do so is the keeper's to watch.
+enum phase {
+    PHASE_IDLE,    // between requests, and before the first
+    PHASE_RECEIVE, // from a request's first line to its last byte
+    PHASE_WORK,    // no limit here: the engine has the request's deadline
+    PHASE_SEND,    // bytes are ready and the client does not take them
+};
+
+struct connection {
+    struct connection *next, *previous;
+    int fd;
+    enum phase phase;
+    int64_t since_ns;
+    bool closed; // by the keeper
+};
+
+struct server {
+    struct server_options options; // with the defaults of its limits filled in
+    struct service service;
+    struct auth *auth;
+    struct MHD_Daemon *daemon;
+    int listen_fd, port;
+    bool loopback;
+
+    atomic_bool stopping, draining;
+    atomic_int n_exchanges;     // being received, worked on or sent
+    atomic_size_t n_body_bytes; // of all bodies in memory
+
+    pthread_mutex_t lock; // guards the connections
+    pthread_cond_t wake;
+    struct connection *connections;
+    int32_t n_connections;
+    pthread_t keeper;
+    bool keeper_runs;
+};
+
+// ---- listen.c ----
+enum status listen_open(const char *host, int port, int *fd, int *bound_port, bool *loopback, struct error *e);
+
+// ---- http.c ----
+enum status http_start(struct server *s, struct error *e);
+
+// ---- connections.c: the registry, and the thread that ends what takes too long ----
+enum status keeper_start(struct server *s, struct error *e);
+void keeper_stop(struct server *s);
+void connections_notify(void *server, struct MHD_Connection *http, void **slot,
+                        enum MHD_ConnectionNotificationCode code);
+void connection_set_phase(struct server *s, struct connection *c, enum phase phase); // c may be NULL
+// Writes a whole response past the HTTP library, which cannot answer in the middle of a body, and ends the connection.
+void connection_cut_off(struct server *s, struct connection *c, const struct api_error *e);
+
+// ---- stream.c ----
+ssize_t stream_read(void *exchange, uint64_t position, char *out, size_t capacity);
+
+// ---- routes.c ----
+typedef void route_fn(struct exchange *x);
+struct route {
+    const char *path;
+    const char *method; // "GET", which serves HEAD too, or "POST"
+    route_fn *handle;
+    bool open; // needs no key
+};
+// Collapses repeated and trailing slashes; malloc'd.
+char *routes_normalise(const char *path);
+// Sets x->route by x->path and x->method; false: *e says why there is none.
+bool routes_find(struct exchange *x, struct api_error *e);
+
+// ---- what routes do ----
+route_fn route_chat, route_completions, route_tokenize, route_detokenize, route_models, route_model, route_health,
+    route_options;
+
+#endif
