@@ -1,0 +1,82 @@
+// Owns the command line: one table of all flags, which verbs take them, and what they are when not given. Refuses
+// unknown flags, values out of range, and flags of parts that are not built, in one sentence each. Main thread only.
+#ifndef TF_CLI_OPTIONS_H
+#define TF_CLI_OPTIONS_H
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "format/chat.h"
+#include "model/config.h"
+#include "ops/device.h"
+#include <stdbool.h>
+
+#define OPTIONS_LIST_MAX 16 // values of a flag that may be given more than once
+
+enum verb { VERB_SERVE = 1, VERB_CHAT = 2, VERB_RUN = 4, VERB_BENCH = 8, VERB_INFO = 16, VERB_SYNTH = 32 };
+
+struct options_list {
+    const char *values[OPTIONS_LIST_MAX];
+    int64_t n;
+};
+
+// Text borrows argv. Numbers are NaN or -1, and text NULL, when a flag was not given and its default comes from
+// elsewhere.
+struct options {
+    enum verb verb;
+    char **args; // what is not a flag, in order
+    int n_args;
+
+    int64_t context;    // 0: what checkpoint and memory allow
+    int64_t max_tokens; // -1: not given
+    int64_t parallel, queue;
+    int64_t memory_bytes, kv_memory_bytes; // 0: no cap
+    const char *backend, *compute;
+    int64_t threads; // 0: one a core
+    double decode_share;
+
+    double temperature, top_p, min_p;
+    int64_t top_k, seed;
+    bool ignore_eos;
+
+    bool thinking, no_thinking;
+    const char *reasoning_effort, *chat_template;
+
+    const char *host, *name, *api_key_file;
+    int64_t port;
+    struct options_list aliases, api_keys;
+    bool log_requests, no_progress;
+    // Limits of the server; 0 is its own default, but for drain_seconds.
+    int64_t body_bytes, header_bytes, connections;
+    int64_t receive_seconds, request_seconds, keep_alive_seconds, drain_seconds;
+
+    const char *tokens, *logits;
+    int64_t pass_rows; // 0: the scheduler's choice
+    bool json, raw, headers_only;
+    const char *cells; // of bench; NULL: its own choice
+    int64_t repeats;
+};
+
+// Reads argv, whose first entry is the verb's name. False when the program is to end with *exit_code: after an error,
+// which has been printed, or after --help.
+bool options_parse(enum verb verb, int argc, char **argv, struct options *o, int *exit_code);
+
+void options_print_flags(enum verb verb); // to stdout
+
+// A number of bytes: "8GiB", "1.5G" (powers of 1024), "500MB" (powers of 1000), "1000000".
+bool options_parse_size(const char *text, int64_t *bytes);
+
+// The folder to use when none was named: the small model that ships with the project.
+enum status options_default_model(const char **dir, struct error *e);
+
+// Opens the device that --backend, --compute and --threads ask for; what `auto` means depends on the checkpoint in dir.
+enum status options_open_device(const struct options *o, const char *dir, struct device **out, struct error *e);
+
+// Everything of engine_options that flags decide; model_dir, device and progress are the caller's.
+struct engine_options options_for_engine(const struct options *o);
+
+// What a request draws with when it says nothing: the flags, then the checkpoint's own defaults, then 1, 1, 0, 0.
+void options_get_sampling(const struct options *o, const struct sampling_defaults *checkpoint, struct draw_params *out);
+
+struct chat_options options_for_chat(const struct options *o);
+
+#endif

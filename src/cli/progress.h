@@ -1,0 +1,10 @@
+// Owns the progress bar on stderr: drawn only on a terminal, erased when it is full. One thread at a time.
+#ifndef TF_CLI_PROGRESS_H
+#define TF_CLI_PROGRESS_H
+
+#include <stdint.h>
+
+// Fits engine_options.progress; context is not read.
+void progress_show(void *context, int64_t bytes_done, int64_t bytes_total);
+
+#endif

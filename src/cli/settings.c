@@ -1,0 +1,106 @@
+// What flags mean to the parts that are built from them: device, engine, sampling, template.
+#include "base/clock.h"
+#include "base/log.h"
+#include "cli/options.h"
+#include "cpu/device_cpu.h"
+#include "model/model.h"
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_MODEL      "models/fold-s"
+#define DEFAULT_MAX_TOKENS 8192
+
+// Beside the working directory's models/, those beside build/, where the program itself lies.
+enum status options_default_model(const char **dir, struct error *e) {
+    static char beside[PATH_MAX + sizeof DEFAULT_MODEL + 8];
+    if (access(DEFAULT_MODEL "/config.json", R_OK) == 0) {
+        *dir = DEFAULT_MODEL;
+        return STATUS_OK;
+    }
+    char program[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    for (int up = 0; n > 0 && up < 3; up++) {
+        while (n > 0 && program[n - 1] != '/') n--;
+        program[n > 0 ? --n : 0] = 0;
+        snprintf(beside, sizeof beside, "%s/%s", program, DEFAULT_MODEL);
+        char config[sizeof beside + 16];
+        snprintf(config, sizeof config, "%s/config.json", beside);
+        if (access(config, R_OK) == 0) {
+            *dir = beside;
+            return STATUS_OK;
+        }
+    }
+    return error_set(
+        e, STATUS_NOT_FOUND,
+        "no MODEL was named, and there is no %s: name a checkpoint's folder, or make one with tokenfold synth",
+        DEFAULT_MODEL);
+}
+
+static enum compute compute_of(const char *name) {
+    if (strcmp(name, "fp32") == 0) return COMPUTE_F32;
+    if (strcmp(name, "bf16") == 0) return COMPUTE_BF16;
+    return strcmp(name, "int8") == 0 ? COMPUTE_INT8 : COMPUTE_AUTO;
+}
+
+enum status options_open_device(const struct options *o, const char *dir, struct device **out, struct error *e) {
+    if (strcmp(o->backend, "cuda") == 0)
+        return error_set(e, STATUS_UNSUPPORTED, "--backend cuda is refused: the CUDA backend is not built yet");
+    struct model *m; // headers only
+    enum status st = model_open(dir, &m, e);
+    if (st != STATUS_OK) return st;
+    bool quantised = model_is_quantised(m);
+    model_free(m);
+    if (strcmp(o->compute, "int8") == 0 && !quantised)
+        return error_set(e, STATUS_UNSUPPORTED,
+                         "--compute int8 needs quantised weights, and this checkpoint's are not");
+    st = cpu_device_create(compute_of(o->compute), quantised, (int)o->threads, ISA_AMX, out, e);
+    if (st == STATUS_OK && strcmp(o->backend, "auto") == 0 && o->verb == VERB_SERVE)
+        log_line(LOG_INFO, "backend %s: the CUDA backend is not built yet", (*out)->name);
+    return st;
+}
+
+struct engine_options options_for_engine(const struct options *o) {
+    return (struct engine_options){
+        // One stream is all that these verbs ever run.
+        .parallel = o->verb == VERB_RUN || o->verb == VERB_CHAT ? 1 : (int32_t)o->parallel,
+        .context = (int32_t)o->context,
+        .max_tokens = o->max_tokens > 0 ? (int32_t)o->max_tokens : DEFAULT_MAX_TOKENS,
+        .queue = (int32_t)o->queue,
+        .pass_rows = (int32_t)o->pass_rows,
+        .decode_share = o->decode_share,
+        .memory_bytes = o->memory_bytes,
+        .kv_memory_bytes = o->kv_memory_bytes,
+    };
+}
+
+static double first_of(double flag, double checkpoint, double otherwise) {
+    return !isnan(flag) ? flag : !isnan(checkpoint) ? checkpoint : otherwise;
+}
+
+void options_get_sampling(const struct options *o, const struct sampling_defaults *c, struct draw_params *out) {
+    *out = (struct draw_params){
+        .temperature = first_of(o->temperature, c->temperature, 1),
+        .top_p = first_of(o->top_p, c->top_p, 1),
+        .min_p = first_of(o->min_p, c->min_p, 0),
+        .repetition = first_of(NAN, c->repetition_penalty, 1),
+        .presence = first_of(NAN, c->presence_penalty, 0),
+        .top_k = (int32_t)(o->top_k >= 0   ? o->top_k
+                           : c->top_k >= 0 ? c->top_k
+                                           : 0),
+        .seed = o->seed >= 0 ? (uint64_t)o->seed : 0,
+        .n_top = -1,
+    };
+}
+
+struct chat_options options_for_chat(const struct options *o) {
+    return (struct chat_options){
+        .enable_thinking = o->thinking      ? CHAT_ON
+                           : o->no_thinking ? CHAT_OFF
+                                            : CHAT_UNSET,
+        .reasoning_effort = o->reasoning_effort,
+        .now_s = clock_unix_seconds(),
+    };
+}
