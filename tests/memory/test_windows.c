@@ -1,5 +1,5 @@
-// Windows against a second, simpler model of who holds what: a random walk of claims and releases, and the edges of what
-// can be asked for.
+// Windows against a second, simpler model of who holds what: a random walk of claims and releases, and the edges of
+// what can be asked for.
 #include "base/random.h"
 #include "memory/windows.h"
 #include <setjmp.h>

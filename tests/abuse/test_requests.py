@@ -1,0 +1,243 @@
+"""Ten thousand malformed requests against the real binary: mutated bodies, heads and paths, truncated, pipelined and
+smuggled ones. None may crash it, none may get a 5xx for its own fault, the next good request must work, and nothing may
+be left behind: descriptors, lanes, memory.
+
+    test_requests.py [COUNT [SEED]]      a failure prints the seed and the request
+"""
+import collections
+import copy
+import json
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "http"))
+import harness
+
+WORKERS = 4
+BATCH = 500
+GROWTH_KIB = 96 * 1024  # of memory, over all requests: caches of the allocator, not of ours
+TOOL = {"type": "function", "function": {"name": "add", "description": "adds", "parameters": {
+    "type": "object", "properties": {"a": {"type": "integer"}}}}}
+BODIES = [
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "temperature": 0.5}),
+    ("/v1/chat/completions", {"messages": [
+        {"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "1"}],
+        "tools": [TOOL], "tool_choice": "auto", "max_tokens": 2}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "stream": True,
+                              "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 3}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "seed": 5, "n": 1,
+                              "logit_bias": {"5": 1}, "chat_template_kwargs": {"enable_thinking": False}}),
+    ("/v1/completions", {"prompt": "Once", "max_tokens": 2, "stop": ["a", "b"], "logprobs": 2, "echo": False}),
+    ("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 2, "stream": True, "top_k": 5, "top_p": 0.9}),
+    ("/tokenize", {"prompt": "some text", "parse_special": True}),
+    ("/tokenize", {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": False}),
+    ("/detokenize", {"tokens": [1, 2, 3]}),
+]
+VALUES = [None, True, False, 0, -1, 1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, -2**63 - 1, 0.5, 1e308, -0.0, "", "x",
+          "auto", "\u0000", "\ud83d", "<|im_end|>", "a" * 5000, [], {}, [[]], [{}], {"": ""}, [None], {"type": "text"},
+          [0] * 2000]
+NAMES = ["n", "model", "unheard_of", "suffix", "best_of", "functions", "x" * 300]
+PARTS = [b"[" * 70, b'{"a":' * 70, b"\\ud83d", b"\xff\xfe", b"\0", b'"', b",,", b"1e999", b"NaN"]
+METHODS = ["POST", "POST", "GET", "PUT", "HEAD", "OPTIONS", "TRACE", "CONNECT", "\u00e9", "post", "X" * 500, ""]
+PATHS = ["/", "//", "/v1", "/v1/", "/v1/chat", "/v1/models/", "/v1/models/%00", "/%2e%2e/etc/passwd",
+         "/../../etc/passwd", "/v1/chat/completions?x=%", "/v1/completions#", "/tokenize;x", "/\u00ff",
+         "/health/../health", "*", "http://x/health", "/v1/v1/v1/completions", "/" * 3000, "/a" * 2000,
+         "/v1/chat/completions/x"]
+
+
+def request(path, body, method="POST", headers=(), version="HTTP/1.1", length=None):
+    length = len(body) if length is None else length
+    head = f"{method} {path} {version}\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n"
+    return head.encode("latin-1", "replace") + b"".join(h + b"\r\n" for h in headers) + b"\r\n" + body
+
+
+def places(value, path=()):
+    """Every place in a JSON value."""
+    yield path
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in members:
+        yield from places(member, (*path, key))
+
+
+def mutate_value(rng):
+    path, body = rng.choice(BODIES)
+    body = copy.deepcopy(body)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        place = rng.choice(list(places(body))[1:] or [()])
+        if not place:
+            break
+        inner = body
+        for key in place[:-1]:
+            inner = inner[key]
+        what = rng.randrange(4)
+        if what == 0:
+            del inner[place[-1]]
+        elif what == 1 and isinstance(inner, dict):
+            inner[rng.choice(NAMES)] = copy.deepcopy(rng.choice(VALUES))
+        else:
+            inner[place[-1]] = copy.deepcopy(rng.choice(VALUES))
+    return request(path, json.dumps(body).encode("utf-8", "surrogatepass"))
+
+
+def mutate_bytes(rng):
+    path, body = rng.choice(BODIES)
+    data = bytearray(json.dumps(body, ensure_ascii=rng.random() < 0.5).encode())
+    for _ in range(rng.choice((1, 2, 5, 20))):
+        at = rng.randrange(len(data) + 1)
+        what = rng.randrange(5)
+        if what == 0 and at < len(data):
+            data[at] = rng.randrange(256)
+        elif what == 1:
+            del data[at:at + rng.randrange(1, 8)]
+        elif what == 2:
+            data[at:at] = bytes(rng.randrange(256) for _ in range(rng.randrange(1, 8)))
+        elif what == 3:
+            data[at:at] = rng.choice(PARTS)
+        else:
+            part = bytes(data[at:at + 40])
+            data[at:at] = part
+    return request(path, bytes(data))
+
+
+def mutate_head(rng):
+    path, body = rng.choice(BODIES)
+    body = json.dumps(body).encode()
+    odd = [b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip", b"Transfer-Encoding : chunked",
+           b"Content-Length: 5", b"Content-Length: -1", b"Content-Length: 1e3", b"Host: y", b"Expect: 100-continue",
+           b"Expect: nothing",
+           b"X: " + b"y" * rng.choice((10, 5000, 17000, 70000)), b"no colon", b": no name", b"X\0Y: z", b" folded: x",
+           b"Authorization: Bearer " + b"k" * 9000, b"Content-Encoding: gzip", b"Connection: upgrade", b"Upgrade: h2c",
+           b"Cookie: " + b"a=b; " * 300, bytes(rng.randrange(256) for _ in range(40)).replace(b"\n", b"")]
+    method = rng.choice(METHODS)
+    version = rng.choice(("HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "HTTP/1.2", "HTTP/2.0", "HTTP/9", "http/1.1", "", "x"))
+    length = rng.choice((None, None, 0, len(body) - 3, len(body) + 3, 2**40, 2**70, -5))
+    path = rng.choice((path, rng.choice(PATHS)))
+    return request(path, body, method, rng.sample(odd, rng.randrange(4)), version, length)
+
+
+def mutate_path(rng):
+    path = rng.choice(PATHS) if rng.random() < 0.5 else "/" + "".join(
+        chr(rng.randrange(33, 255)) for _ in range(rng.randrange(60)))
+    return request(path, b"{}", rng.choice(("GET", "POST", "HEAD", "DELETE")))
+
+
+def truncate(rng):
+    data = rng.choice((mutate_value, mutate_head))(rng)
+    return data[:rng.randrange(1, len(data))]
+
+
+def pipeline(rng):
+    parts = [rng.choice((mutate_value, mutate_bytes, mutate_path))(rng).replace(b"Connection: close\r\n", b"")
+             for _ in range(rng.randrange(2, 6))]
+    return b"".join(parts)
+
+
+def smuggle(rng):
+    hidden = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+    chunked = b"0\r\n\r\n" + hidden
+    head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\n"
+    return rng.choice((
+        head + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % len(chunked) + chunked,
+        head + b"Transfer-Encoding: chunked\r\nContent-Length: %d\r\n\r\n" % len(chunked) + chunked,
+        head + b"Transfer-Encoding: xchunked\r\nContent-Length: %d\r\n\r\n" % len(chunked) + chunked,
+        head + b"Transfer-Encoding: chunked, identity\r\n\r\n" + chunked,
+        head + b"Content-Length: 0\r\nContent-Length: %d\r\n\r\n" % len(hidden) + hidden,
+        head + b"Content-Length:\t%d\r\n\r\n" % len(hidden) + hidden,
+        head + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n" + hidden,
+        head + b"Transfer-Encoding: chunked\r\n\r\n5;ext=\"\r\n\"\r\nxxxxx\r\n0\r\n\r\n" + hidden,
+        head + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + hidden))
+
+
+KINDS = [mutate_value] * 4 + [mutate_bytes] * 4 + [mutate_head] * 2 + [mutate_path, truncate, pipeline, smuggle]
+
+
+def throw(server, data, hang_up):
+    """Sends bytes and reads all that comes back; the statuses in it. A half-closed connection counts as left, so
+    whoever wants a reply computed keeps it open."""
+    with server.connect() as s:
+        s.settimeout(20)
+        try:
+            s.sendall(data)
+            if hang_up:
+                s.shutdown(harness.socket.SHUT_WR)
+        except OSError:
+            pass  # it hung up on us, which is its right
+        answer = b""
+        try:
+            while True:
+                piece = s.recv(65536)
+                if not piece:
+                    break
+                answer += piece
+        except (ConnectionResetError, harness.socket.timeout):
+            pass
+    return [int(line.split()[1]) for line in answer.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+
+
+def is_bad(status):
+    # 505 is the right word for a version of HTTP that is none; every other 5xx would blame the server.
+    return status >= 500 and status != 505
+
+
+def work(server, seed, count, failures, seen):
+    rng = random.Random(seed)
+    data = b""
+    try:
+        for i in range(count):
+            kind = rng.choice(KINDS)
+            data = kind(rng)
+            statuses = throw(server, data, kind not in (mutate_value, mutate_bytes) or rng.random() < 0.2)
+            seen.update(statuses or [0])
+            assert not any(map(is_bad, statuses)), statuses
+            assert server.process.poll() is None, "the server is gone"
+    except Exception:
+        failures.append(f"seed {seed}, request {i}: {data[:2000]!r}\n{traceback.format_exc()}")
+
+
+def batch(server, number, count, seed, seen):
+    failures = []
+    threads = [threading.Thread(target=work, args=(server, f"{seed}-{number}-{k}", count // WORKERS, failures, seen))
+               for k in range(WORKERS)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if failures:
+        raise AssertionError("\n".join(failures))
+    server.wait_idle(20)
+    for path, body in BODIES:
+        status, _, answer = server.post(path, body)
+        assert status == 200, (path, status, answer)
+
+
+def main():
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10000
+    seed = sys.argv[2] if len(sys.argv) > 2 else "1"
+    server = harness.Tokenfold("--max-tokens", "4", "--receive-seconds", "5", "--context", "4096", "--queue", "256")
+    try:
+        seen = collections.Counter()
+        batch(server, "warm", BATCH, seed, seen)
+        before = server.resident_kib(), server.descriptors()
+        for number in range(0, count, BATCH):
+            batch(server, number, min(BATCH, count - number), seed, seen)
+            print(f"{min(number + BATCH, count)} requests, {server.resident_kib()} KiB", flush=True)
+        time.sleep(1)
+        after = server.resident_kib(), server.descriptors()
+        assert after[0] <= before[0] + GROWTH_KIB, f"memory grew from {before[0]} to {after[0]} KiB"
+        assert after[1] <= before[1] + 2, f"descriptors grew from {before[1]} to {after[1]}"
+    finally:
+        code = server.stop()
+    assert code == 0, f"the server ended with {code}:\n{server.log[-4000:]}"
+    print("responses by status (0: none):", dict(sorted(seen.items())))
+    print("1 passed, 0 failed, 0 skipped")
+
+
+if __name__ == "__main__":
+    main()
