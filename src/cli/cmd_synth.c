@@ -16,12 +16,14 @@ int cmd_synth(int argc, char **argv) {
         fprintf(stderr, "\n");
         return EXIT_USAGE;
     }
+    static char doing[] = "writing";
     const struct synth_options options = {
         .shape = o.args[0],
         .seed = o.seed < 0 ? 0 : (uint64_t)o.seed,
         .headers_only = o.headers_only,
         .n_threads = machine_cores(),
         .progress = progress_show,
+        .context = doing,
     };
     struct error e;
     if (synth_write(o.args[1], &options, &e) != STATUS_OK) {

@@ -7,7 +7,7 @@
 #define REDRAW_NS 100000000
 
 void progress_show(void *context, int64_t bytes_done, int64_t bytes_total) {
-    (void)context;
+    const char *doing = context ? context : "loading";
     static int64_t drawn_ns;
     static int on_terminal = -1;
     if (on_terminal < 0) on_terminal = isatty(STDERR_FILENO);
@@ -21,6 +21,6 @@ void progress_show(void *context, int64_t bytes_done, int64_t bytes_total) {
     drawn_ns = now;
     double share = (double)bytes_done / (double)bytes_total;
     int n = (int)(share * WIDTH);
-    fprintf(stderr, "\rloading [%.*s%*s] %3.0f %% of %.1f GiB", n, "########################################",
+    fprintf(stderr, "\r%s [%.*s%*s] %3.0f %% of %.1f GiB", doing, n, "########################################",
             WIDTH - n, "", share * 100, (double)bytes_total / (1 << 30));
 }

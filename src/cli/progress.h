@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-// Fits engine_options.progress; context is not read.
+// Fits engine_options.progress; context is the word shown before the bar, NULL for "loading".
 void progress_show(void *context, int64_t bytes_done, int64_t bytes_total);
 
 #endif

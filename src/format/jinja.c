@@ -158,6 +158,8 @@ static bool start_loop(struct render *r, const struct node *node, struct loop *l
     return true;
 }
 
+// Each pass starts with an empty scope: what a pass sets is gone in the next one, which is why templates use
+// namespaces.
 static bool run_for(struct render *r, const struct node *node) {
     struct loop *loop = render_alloc(r, 1, sizeof *loop);
     struct scope *scope = render_alloc(r, 1, sizeof *scope), *around = r->scope;
@@ -183,6 +185,7 @@ static bool run_for(struct render *r, const struct node *node) {
     return completed || !node->kids[4] || run_in_scope(r, node->kids[4]);
 }
 
+// {% set %} and {% filter %} around a body. A break or continue inside takes the captured text with it.
 static bool run_set_block(struct render *r, const struct node *node, const struct node *body) {
     struct value text;
     if (!render_capture(r, body, &text) || r->jump_break || r->jump_continue) return !r->status;

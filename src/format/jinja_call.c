@@ -150,6 +150,7 @@ static bool bind_parameters(struct render *r, const struct macro *macro, const s
     return true;
 }
 
+// A macro sees what is around its definition, not around its call, and gives its text with the origin of each byte.
 static bool call_macro(struct render *r, const struct macro *macro, const struct call *c, struct value *out) {
     struct scope *scope = render_alloc(r, 1, sizeof *scope), *caller = r->scope;
     struct builder text = {.trusted = true}, *around = r->out;

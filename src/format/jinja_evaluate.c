@@ -14,6 +14,7 @@ static bool wrong_operands(struct render *r, int op, const struct value *a, cons
                        (char[]){(char)(op >> 8), '\0'}, value_type_name(a), value_type_name(b));
 }
 
+// By multiplication, so that a result outside 64 bits is noticed and not rounded.
 static bool integer_power(struct render *r, int64_t base, int64_t exponent, bool trusted, struct value *out) {
     int64_t result = 1;
     if (exponent < 0) {
@@ -56,6 +57,7 @@ static bool integer_arithmetic(struct render *r, int op, int64_t a, int64_t b, b
     return true;
 }
 
+// Floor division and remainder as in CPython, signs of zeros included.
 static bool real_arithmetic(struct render *r, int op, double a, double b, bool trusted, struct value *out) {
     double result, remainder;
     switch (op) {
@@ -183,6 +185,7 @@ static bool evaluate_constant(const struct node *node, struct value *out) {
     return true;
 }
 
+// From the innermost scope outwards; jinja_scope.c explains why that is what Jinja resolves when it compiles.
 bool render_name(struct render *r, int name, struct value *out) {
     const struct value *v = NULL;
     for (const struct scope *s = r->scope; s && !v; s = s->outer)
@@ -264,6 +267,7 @@ static bool evaluate_concat(struct render *r, const struct node *node, struct va
     return true;
 }
 
+// `and` and `or` give one of their operands, as in Python.
 static bool evaluate_logic(struct render *r, const struct node *node, struct value *out) {
     for (uint32_t i = 0; i < node->n_kids; i++) {
         if (!render_expression(r, node->kids[i], out)) return false;
@@ -287,6 +291,7 @@ static bool evaluate_sign(struct render *r, const struct node *node, struct valu
     return render_arithmetic(r, node->kind == NODE_NEGATE ? '-' : '+', &zero, &v, out);
 }
 
+// Without an else, a false condition gives undefined, which prints as nothing.
 static bool evaluate_conditional(struct render *r, const struct node *node, struct value *out) {
     struct value test;
     if (!render_expression(r, node->kids[0], &test)) return false;

@@ -1,3 +1,5 @@
+// Expressions, by recursive descent in the order of precedence that Jinja has: ** binds to the left, and a sign binds
+// tighter than a filter.
 #include "format/jinja_parser.h"
 
 static struct node *parse_or(struct parser *p);
@@ -119,6 +121,7 @@ struct node *parse_tuple(struct parser *p, bool with_conditional) {
     return comma ? parser_finish(p, parser_node(p, NODE_TUPLE, line), &kids) : kids.items[0];
 }
 
+// The words of the language cannot be names, and `loop` is the interpreter's.
 static struct node *check_assignable(struct parser *p, const char *name, size_t n, uint32_t line) {
     static const char *const words[] = {"true", "True", "false", "False", "none", "None", NULL};
     for (const char *const *w = words; *w; w++)

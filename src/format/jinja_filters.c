@@ -1,3 +1,4 @@
+// Filters. Each takes its value and its arguments in the order of the parameters in the table at the end.
 #include "format/jinja_render.h"
 #include <math.h>
 #include <stdio.h>
@@ -63,6 +64,7 @@ static bool filter_title(struct render *r, const struct value *args, struct valu
     return change_case(r, args, CASE_JINJA_TITLE, out);
 }
 
+// The length of request data is request data too, so that not even a digit of it is trusted.
 static bool filter_length(struct render *r, const struct value *args, struct value *out) {
     int64_t n;
     if (!value_length(r, args, &n)) return render_fail(r, STATUS_INVALID, "a %s has no length", value_type_name(args));
@@ -155,6 +157,7 @@ static bool parse_real(struct render *r, const struct value *text, double *out) 
     return n && !*end;
 }
 
+// Python's int() of a string in base 10. False without an error: not a number.
 static bool parse_integer(struct render *r, const struct value *text, int64_t *out) {
     struct value v;
     if (!strip_number(r, text, &v) || !v.n) return false;
@@ -176,6 +179,7 @@ static bool parse_integer(struct render *r, const struct value *text, int64_t *o
     return digit;
 }
 
+// Python reads the digits of all scripts; to take them for text would give another number without a word.
 static bool has_foreign_digits(const struct value *text) {
     for (size_t at = 0; at < text->n;) {
         int32_t cp;
@@ -371,6 +375,7 @@ static bool filter_format(struct render *r, const struct value *args, struct val
 
 // ---- order ----
 
+// Jinja sorts and compares strings without regard to case unless told otherwise.
 static bool fold_key(struct render *r, bool case_sensitive, struct value *key) {
     return case_sensitive || key->type != VALUE_STRING || text_case(r, key, CASE_LOWER, key);
 }
@@ -427,6 +432,7 @@ static bool filter_sort(struct render *r, const struct value *args, struct value
     return keys && value_sort(r, items, keys, n, reverse, out);
 }
 
+// min and max: the first of equal items, as in Python.
 static bool extreme(struct render *r, const struct value *args, bool largest, struct value *out) {
     struct iterator *it = value_iterate(r, args);
     struct value item, key, best_key = {0};

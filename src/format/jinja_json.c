@@ -19,6 +19,7 @@ static bool put_text(struct writer *w, const struct value *text) {
     return builder_append(w->r, &w->out, text->text, text->n, false);
 }
 
+// Escapes what json.dumps escapes, and copies the stretches between as they are.
 static bool put_string(struct writer *w, const struct value *text) {
     static const char names[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
     size_t kept = 0; // text up to here is written
@@ -63,6 +64,7 @@ static bool put_newline(struct writer *w) {
 
 static bool put_value(struct writer *w, const struct value *v);
 
+// Keys that are not strings become strings, as in json.dumps; None is "null".
 static bool put_key(struct writer *w, const struct value *key) {
     if (key->type == VALUE_STRING) return put_string(w, key);
     if (key->type != VALUE_NONE && !value_is_number(key))

@@ -74,6 +74,7 @@ static bool split_at(struct render *r, const struct value *text, const struct va
     return add_piece(r, p, text, start, text->n);
 }
 
+// The last place of part in text[start..end). Callers have paid for the worst case in steps.
 static size_t find_last(const struct value *text, const struct value *part, size_t start, size_t end) {
     if (part->n > end - start) return SIZE_MAX;
     for (size_t at = end - part->n + 1; at-- > start;)
@@ -124,8 +125,9 @@ static bool method_rsplit(struct render *r, const struct value *args, struct val
 }
 
 static bool method_splitlines(struct render *r, const struct value *args, struct value *out) {
-    return need_text(r, args, "splitlines") &&
-           text_split_lines(r, args, value_given(&args[1]) && value_truth(&args[1]), out);
+    int64_t keep_ends = 0;
+    return need_text(r, args, "splitlines") && arg_integer(r, &args[1], "keepends", &keep_ends) &&
+           text_split_lines(r, args, keep_ends != 0, out);
 }
 
 // ---- stripping, replacing, case ----
@@ -317,6 +319,8 @@ static bool method_join(struct render *r, const struct value *args, struct value
 
 // ---- mappings and the loop ----
 
+// keys(), values() and items() are views in Python: they have a length and can be walked again, and have no items by
+// index.
 bool dict_view(struct render *r, const struct dict *d, enum sequence_kind kind, struct value *out) {
     const struct value *keys, *values;
     if (!dict_arrays(r, d, &keys, &values)) return false;

@@ -1,3 +1,5 @@
+// Statements, and the tools of both halves of the parser. Recursion is bounded by parser_enter, and the height of the
+// tree by parser_finish, so that no later walk over it needs a bound of its own.
 #include "format/jinja_parser.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -129,6 +131,7 @@ bool parser_expect_op(struct parser *p, int op) {
     return false;
 }
 
+// Every tag ends here, so that what a statement leaves unread is an error.
 static bool expect_block_end(struct parser *p) {
     if (p->now.type != TOKEN_BLOCK_END) return parser_unexpected(p, "the end of the tag"), false;
     parser_advance(p);

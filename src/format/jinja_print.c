@@ -8,6 +8,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+// str.isprintable: all but controls, unassigned code points and separators other than the blank.
 static bool is_printable(uint32_t cp) {
     utf8proc_category_t c = utf8proc_category((int32_t)cp);
     return cp == ' ' || (c != UTF8PROC_CATEGORY_CN && c < UTF8PROC_CATEGORY_ZS);
@@ -117,6 +118,7 @@ bool value_append_repr(struct render *r, struct builder *b, const struct value *
     return ok;
 }
 
+// Reals are written with the fewest digits that read back as the same number, which is Python's repr.
 static bool number_text(struct render *r, const struct value *v, struct value *out) {
     buffer_clear(&r->scratch);
     if (v->type == VALUE_INTEGER)

@@ -103,6 +103,7 @@ static const char *sign(const struct conversion *c, bool negative) {
     return negative ? "-" : c->plus ? "+" : c->space ? " " : "";
 }
 
+// The sign is written apart from the digits, because Python writes -ff where C writes a complement.
 static bool put_integer(struct printer *p, const struct conversion *c, const struct value *v) {
     char digits[FIELD_MAX + 32], prefix[8];
     bool decimal = strchr("diu", c->type);

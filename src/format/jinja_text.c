@@ -22,6 +22,7 @@ static bool builder_reserve(struct render *r, struct builder *b, size_t n) {
     return true;
 }
 
+// Until both kinds of text are in a builder, one flag tells of all of it and no map is needed.
 static bool builder_add_map(struct render *r, struct builder *b) {
     if (b->trust) return true;
     b->trust = render_alloc(r, b->capacity + 1, 1);
@@ -128,6 +129,7 @@ bool text_strip(struct render *r, const struct value *text, const struct value *
     return render_step(r, (text->n - (end - start)) / 16);
 }
 
+// An empty `old` matches before each character and at the end, as in Python.
 bool text_replace(struct render *r, const struct value *text, const struct value *old, const struct value *with,
                   int64_t limit, struct value *out) {
     struct builder b = {.trusted = true};

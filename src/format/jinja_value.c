@@ -1,3 +1,5 @@
+// Values and what Python's operators ask of them, and the limits of a render: every loop of the interpreter passes
+// through render_step, every recursion through render_enter and every allocation through render_alloc.
 #include "format/jinja_render.h"
 #include "format/unicode.h"
 #include <stdarg.h>
@@ -31,6 +33,8 @@ bool render_enter(struct render *r) {
 
 void render_leave(struct render *r) { r->depth--; }
 
+// Most values need a few dozen bytes, which the arena would round up to cache lines: they are cut from chunks. Large
+// ones go to the arena directly.
 void *render_alloc(struct render *r, size_t n, size_t size) {
     size_t bytes, used = arena_used(r->memory);
     if (r->status) return NULL;
@@ -58,6 +62,7 @@ void *render_alloc(struct render *r, size_t n, size_t size) {
     return memory;
 }
 
+// The sentence is kept because undefined values are legal until they are used, often far from where they came from.
 struct value value_undefined(struct render *r, const char *format, ...) {
     char text[160];
     va_list args;
@@ -81,6 +86,7 @@ struct value value_part(const struct value *text, size_t start, size_t end) {
     return part;
 }
 
+// Structures are wrapped and not copied: a template looks at a small part of what a request holds.
 struct value value_json(struct render *r, const json_t *json, bool trusted) {
     struct value v = {.type = VALUE_MISSING, .trusted = trusted};
     switch (json_typeof(json)) {
@@ -202,6 +208,7 @@ bool dict_arrays(struct render *r, const struct dict *d, const struct value **ke
     return true;
 }
 
+// A list or mapping cannot be a key; Python finds that out by asking for its hash.
 static bool is_hashable(const struct value *v) {
     return v->type != VALUE_DICT && v->type != VALUE_NAMESPACE &&
            (v->type != VALUE_SEQUENCE || v->sequence->kind != SEQUENCE_LIST);
@@ -229,6 +236,7 @@ bool dict_find(struct render *r, const struct dict *d, const struct value *key, 
     return true;
 }
 
+// Views of keys and items compare as sets, lists and tuples in order.
 static bool equal_items(struct render *r, const struct sequence *a, const struct sequence *b, bool as_sets, bool *out) {
     *out = false;
     if (a->n != b->n) return true;
@@ -345,6 +353,7 @@ bool value_contains(struct render *r, const struct value *container, const struc
     return next != NEXT_ERROR && !r->status;
 }
 
+// Iterators and numbers have no length, and that is an answer here, not an error: `loop.length` falls back on counting.
 bool value_length(struct render *r, const struct value *v, int64_t *out) {
     switch (v->type) {
     case VALUE_STRING: *out = (int64_t)unicode_count(v->text, v->n); return render_step(r, v->n / 16);

@@ -1,6 +1,7 @@
 // One Knuth-Morris-Pratt automaton a stop string: what is held back is the longest prefix of any of them that the text
 // ends with.
 #include "format/stopper.h"
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,6 +104,8 @@ static void release(struct stopper *s, const char *text, size_t n, size_t n_kept
 }
 
 bool stopper_feed(struct stopper *s, const char *text, size_t n, struct buffer *out, size_t *used) {
+    *used = n;
+    if (n == 0) return false; // text may be NULL then
     for (size_t i = 0; i < n; i++) {
         size_t completed = step(s, text[i]);
         if (completed == 0) continue;
@@ -112,7 +115,6 @@ bool stopper_feed(struct stopper *s, const char *text, size_t n, struct buffer *
         return true;
     }
     release(s, text, n, longest_prefix(s), out);
-    *used = n;
     return false;
 }
 

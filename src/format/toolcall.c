@@ -141,10 +141,7 @@ static void drop(struct toolcall_parser *p) {
     bool certain = p->state == IN_CALL && c->certain;
     size_t n = !certain ? p->emitted : c->stage == CALL_VALUE ? c->mark : p->at;
     if (n < DROP_BYTES || n < p->in.n / 2) return;
-    if (certain) {
-        p->totals.calls += n - p->emitted;
-        p->hold = p->emitted = n;
-    }
+    if (certain) p->totals.calls += n - p->emitted;
     size_t *const offsets[] = {&p->at, &p->hold, &p->emitted, &c->opener, &c->opener_end, &c->mark, &c->look};
     for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) *offsets[i] = *offsets[i] > n ? *offsets[i] - n : 0;
     buffer_remove_front(&p->in, n);

@@ -1,8 +1,8 @@
 // Owns the reading of a reply: it splits the text that a model writes into reasoning, content and tool calls while the
 // text arrives. It refuses nothing: what is not a call of an offered tool is content, byte for byte. The events are the
 // same however the text is cut into pieces, but for where a run of text is cut; time is linear in the text, and what is
-// held back is bounded. The text is UTF-8 in all (a piece may end inside a character). One parser a reply, one thread at a
-// time.
+// held back is bounded. The text is UTF-8 in all (a piece may end inside a character). One parser a reply, one thread
+// at a time.
 //
 // Reasoning. With starts_in_think the reply begins inside a think block; otherwise, with may_think, a reply that begins
 // with "<think>" (white space before it aside) opens one. It ends at the first "</think>"; the newlines around the two
@@ -17,9 +17,9 @@
 // should have is a string. Of a KEY that comes twice the first counts. Arguments in the JSON form are passed on as they
 // stand.
 // Recovered: a missing "<tool_call>"; "</function>" or "</tool_call>" missing or cut short; the two swapped.
-// A call is reported as soon as it is certain: in a "<tool_call>" from the first "<parameter=KEY>\n" on, where KEY is in
-// the schema, so that long values stream; otherwise when it is complete. When the reply ends inside a value that is
-// already streaming, the JSON is closed and the call's end says so (`truncated`): report finish_reason "length" or
+// A call is reported as soon as it is certain: in a "<tool_call>" from the first "<parameter=KEY>\n" on, where KEY is
+// in the schema, so that long values stream; otherwise when it is complete. When the reply ends inside a call that is
+// already reported, the JSON is closed and the call's end says so (`truncated`): report finish_reason "length" or
 // "stop" then, never "tool_calls", because the call must not be run.
 #ifndef TF_FORMAT_TOOLCALL_H
 #define TF_FORMAT_TOOLCALL_H

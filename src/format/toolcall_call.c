@@ -93,13 +93,13 @@ bool toolcall_step_after_call(struct toolcall_parser *p) {
 
 // ---- names ----
 
-// A name of n bytes and ">" at `from`.
+// A name of n bytes and ">" at `from`. No control character is part of a name.
 static enum toolcall_match match_name(const struct toolcall_parser *p, size_t from, size_t *n) {
     for (size_t i = from; i < p->in.n; i++) {
         char c = p->in.data[i];
         *n = i - from;
         if (c == '>' && *n > 0) return MATCH_YES;
-        if (c == '>' || c == '<' || c == '\n' || *n == TOOLCALL_NAME_BYTES_MAX) return MATCH_NO;
+        if (c == '>' || c == '<' || (unsigned char)c < 0x20 || *n == TOOLCALL_NAME_BYTES_MAX) return MATCH_NO;
     }
     return MATCH_MORE;
 }
@@ -334,13 +334,11 @@ static bool read_json(struct toolcall_parser *p) {
             continue;
         }
         if (byte == '"') c->quoted = true;
-        c->depth += (byte == '{' || byte == '[') - (byte == '}' || byte == ']');
-        if (c->depth > 0 && c->depth <= JSON_DEPTH_MAX) continue;
+        if (byte == '{' || byte == '[') c->depth++;
+        if (byte == '}' || byte == ']') c->depth--;
+        if (c->depth > 0) continue;
         p->at++;
-        if (c->depth == 0)
-            complete_json(p);
-        else
-            fail_call(p);
+        complete_json(p);
         return true;
     }
     if (p->final) cut_call(p);

@@ -1,7 +1,7 @@
 // What toolcall.c (the reply as a whole) and toolcall_call.c (one call) share: the state of a parser. It works over one
 // buffer, `in`, with three marks: `at` is the next byte to look at, what lies before `hold` is decided, and what lies
-// before `emitted` is reported and counted. emitted <= hold <= at. A call that turns out to be none is undone by setting
-// `at` back to the end of its opening tag.
+// before `emitted` is reported and counted. emitted <= hold <= at. A call that turns out to be none is undone by
+// setting `at` back to the end of its opening tag.
 #ifndef TF_FORMAT_TOOLCALL_INTERNAL_H
 #define TF_FORMAT_TOOLCALL_INTERNAL_H
 
@@ -34,13 +34,13 @@ struct toolcall_call {
     size_t n_name, n_key, n_parameters;
     const json_t *parameters; // the function's schema
     json_t *keys;             // an object whose members are the keys seen
-    // Of the value being read: the bits of its types; whether its key is in the schema, and has been seen before; whether
-    // it goes out as it comes; where the part of it that is not out begins; how far the text after its end was looked at.
+    // Of the value being read: the bits of its types; whether its key is in the schema, and has been seen before;
+    // whether it goes out as it comes; where the part that is not out begins; how far what follows it was looked at.
     unsigned types;
     bool known, repeated, streaming;
     size_t mark, look;
     // Of the JSON form, which begins at `mark`.
-    int depth;
+    size_t depth;
     bool quoted, escaped;
     struct buffer arguments; // not reported yet
     const char *closer;      // after the call: the tag that may still follow, or NULL

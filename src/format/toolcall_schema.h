@@ -28,8 +28,8 @@ enum {
 bool toolcall_find_parameter(const json_t *parameters, const char *key, size_t n, unsigned *types);
 
 // Appends the JSON of a value given as text: the text itself where it is JSON of one of the types (Python's True, False
-// and None are understood), and a string of it otherwise. Where the types have strings beside others, only null, objects
-// and arrays are taken from the text. False when memory is out.
+// and None are understood), and a string of it otherwise. Where the types have strings beside others, only null,
+// objects and arrays are taken from the text. False when memory is out.
 bool toolcall_append_value(struct buffer *out, unsigned types, const char *text, size_t n);
 
 // For text[0..n), a JSON object that parses: the place of the value of `key` at its top level, if there is one.

@@ -128,7 +128,7 @@ struct row {
     float logits[MAX_V];
     int n_column, n_vocab;
     struct draw_params p;
-    struct draw_bias bias[40];
+    struct draw_bias bias[400];
     struct draw_seen seen[60];
     uint32_t allowed[(MAX_V + 31) / 32];
 };
@@ -238,6 +238,23 @@ static void test_ties(void **state) {
     assert_int_equal(draw_on(devices[0], &r).id, 0);
 }
 
+// The nucleus ends among tokens that are 9 below the likeliest; 400 biased tokens lie below those. A list of the largest
+// that holds all biased tokens and not all others must not be cut before the others are in it.
+static void test_top_p_among_biased(void **state) {
+    (void)state;
+    struct row r = plain_row(501, 0, 0);
+    for (int i = 1; i <= 500; i++) r.logits[i] = i <= 400 ? -20 : -9;
+    for (int i = 0; i < 400; i++) r.bias[i] = (struct draw_bias){i + 1, 10};
+    r.p.n_bias = 400;
+    r.p.top_p = 1.005 / (1 + 400 * exp(-10) + 100 * exp(-9));
+    int n_tail = 0;
+    for (r.p.seed = 0; r.p.seed < 2000; r.p.seed++) {
+        check_row(&r, "top-p among biased tokens");
+        n_tail += draw_on(devices[0], &r).id != 0;
+    }
+    assert_true(n_tail > 0); // or nothing was tested
+}
+
 static void test_bad_logits(void **state) {
     (void)state;
     for (double temperature = 0; temperature < 2; temperature++) {
@@ -321,8 +338,10 @@ static void test_distribution(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pinned),     cmocka_unit_test(test_random_settings), cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_bad_logits), cmocka_unit_test(test_logprobs),        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_pinned),       cmocka_unit_test(test_random_settings),
+        cmocka_unit_test(test_ties),         cmocka_unit_test(test_top_p_among_biased),
+        cmocka_unit_test(test_bad_logits),   cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_distribution),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }

@@ -254,13 +254,19 @@ static void test_trailing_assistant(void **state) {
            TURN("user", "a") "<|im_start|>assistant\n<think>\nhm\n</think>\n\n");
     expect(t, PREFIX "{'role': 'assistant', 'content': '<think>\\nhm\\n</think>\\n\\nx'}]",
            TURN("user", "a") "<|im_start|>assistant\n<think>\nhm\n</think>\n\nx");
+    // A think tag that the message itself holds opens nothing.
+    struct outcome o =
+        render(t, PREFIX "{'role': 'assistant', 'content': 'use <think>'}]", NULL, (struct chat_options){0});
+    assert_string_equal(o.text, TURN("user", "a") "<|im_start|>assistant\n<think>\n\n</think>\n\nuse <think>");
+    assert_false(o.starts_in_think);
+    free(o.text);
     // With calls it is an ordinary turn.
     expect(
         t,
         PREFIX "{'role': 'assistant', 'content': 'x', 'tool_calls': [{'function': {'name': 'f', 'arguments': {}}}]}]",
         TURN("user", "a")
             TURN("assistant", "<think>\n\n</think>\n\nx\n\n<tool_call>\n<function=f>\n</function>\n</tool_call>") ASK);
-    struct outcome o = render(t, plain, NULL, (struct chat_options){.no_continue_final = true});
+    o = render(t, plain, NULL, (struct chat_options){.no_continue_final = true});
     assert_string_equal(o.text, TURN("user", "a") TURN("assistant", "<think>\n\n</think>\n\nSure,") ASK);
     assert_true(!o.continues && o.starts_in_think);
     free(o.text);

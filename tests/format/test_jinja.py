@@ -65,7 +65,8 @@ abs ; capitalize ; count ; default('q') ; default('q', true) ; first ; float ; i
 ; select|list ; select('string')|list ; sort ; string ; sum ; title ; tojson ; tojson(indent=1) ; trim ;
 unique|list ; upper ; map('string')|list ; map('upper')|join ; map(attribute='name')|list ; dictsort ;
 selectattr('age')|list ; rejectattr('age', 'odd')|list ; sort(reverse=true) ; round(1) ; int(9) ; format(1) ;
-map(attribute=0)|list ; join(', ', attribute='name') ; indent(2, true, true) ; trim('x ') ; map('length')|list
+map(attribute=0)|list ; join(', ', attribute='name') ; indent(2, true, true) ; trim('x ') ; map('length')|list ;
+safe ; escape ; safe|upper
 """.replace("\n", " ").strip().split(" ; ")
 TESTS = """
 defined ; none ; string ; number ; integer ; float ; boolean ; mapping ; iterable ; sequence ; true ; false ;

@@ -64,6 +64,7 @@ static const struct example {
     {THINK, "a\n<b\n</thin\n</think>c</think>", "|r:a\n<b\n</thin|c:c</think>"},
     {THINK, "a\n\n</thi", "|r:a\n\n</thi"},
     {THINK, "a<</think>\n b", "|r:a<|c: b"},
+    {THINK, "a<\n\n</think>b", "|r:a<|c:b"},
     {THINK, "a\n", "|r:a\n"},
     {MAY, "<think>\nWell\n</think>\n\nYes.", "|r:Well|c:Yes."},
     {MAY, " \n<think>Well", "|r:Well"},
@@ -81,6 +82,8 @@ static const struct example {
     {TOOLS, "Sure.\n\n" WRITE("a") "\n \n", "|c:Sure." MADE("0", "a")},
     {TOOLS, WRITE("a") "\n\nDone", MADE("0", "a") "|c:Done"},
     {TOOLS, "a" WRITE("b") "c", "|c:a" MADE("0", "b") "|c:c"},
+    {TOOLS, "a <" WRITE("b"), "|c:a <" MADE("0", "b")},
+    {TOOLS, "a <\n" WRITE("b"), "|c:a <" MADE("0", "b")},
     {TOOLS, "<tool_call><function=write><parameter=path>a</parameter></function></tool_call>", MADE("0", "a")},
     {TOOLS, O " " F("write") "\t" P("path", "a") " \n " E " \n" C, MADE("0", "a")},
     {TOOLS, O F("now") E C, "|f0:now|a0:{}|e0"},
@@ -132,6 +135,7 @@ static const struct example {
     {TOOLS, O "{\"name\": \"now\", \"arguments\": {}" C, "|c:" O "{\"name\": \"now\", \"arguments\": {}" C},
     {TOOLS, O "{\"name\": 5}" C, "|c:" O "{\"name\": 5}" C},
     {TOOLS, O "{oops}" C WRITE("a"), "|c:" O "{oops}" C MADE("0", "a")},
+    {TOOLS, O "{\"" O "{\"name\": \"now\"}" C, "|c:" O "{\"|f0:now|a0:{}|e0"},
     // no calls (C33)
     {TOOLS, "The token `<tool_call>` opens.", "|c:The token `<tool_call>` opens."},
     {TOOLS, "<tool_call>", "|c:<tool_call>"},
@@ -145,6 +149,8 @@ static const struct example {
     {TOOLS, O F("write"), "|c:" O F("write")},
     {TOOLS, O F("write") "<parameter=path", "|c:" O F("write") "<parameter=path"},
     {TOOLS, F("write") "<parameter=path>\na", "|c:" F("write") "<parameter=path>\na"},
+    {TOOLS, O F("write") "<parameter=path>a", "|c:" O F("write") "<parameter=path>a"}, // no newline: not certain yet
+    {TOOLS, O F("write") P("k\x01", "a") E C, "|c:" O F("write") P("k\x01", "a") E C},
     {TOOLS, O F("write") "<parameter=q>\na" C, "|c:" O F("write") "<parameter=q>\na" C},
     {TOOLS, "<tool_call> no\n" WRITE("a"), "|c:<tool_call> no" MADE("0", "a")},
     {TOOLS, O O F("now") E C, "|c:<tool_call>|f0:now|a0:{}|e0"},
@@ -403,7 +409,7 @@ static void test_hostile(void **state) {
     static const size_t pieces[] = {1u << 30, 7, 1, 0};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct record r;
-        run_long(&texts[i], 1u << 20, pieces, 2, &r);
+        run_long(&texts[i], 1u << 20, pieces, 10, &r);
         record_free(&r);
     }
 }
@@ -417,12 +423,16 @@ static void test_held_limit(void **state) {
         size_t n_content; // at least
     } cases[] = {
         {{"", " ", WRITE("a")}, "|c:  ", 1},
+        {{"", " ", "<think>a"}, "|c:  ", TOOLCALL_HELD_BYTES_MAX},
         {{"x", " ", "<think>"}, "|c:x ", TOOLCALL_HELD_BYTES_MAX},
         {{"<think>x", "\n", "</think>y"}, "|r:x\n", 1},
         {{O, " ", F("now") E C WRITE("a")}, "|c:" O " ", TOOLCALL_HELD_BYTES_MAX},
         {{O F("now"), " ", E C WRITE("a")}, "|c:" O F("now") " ", TOOLCALL_HELD_BYTES_MAX},
         {{O F("now") "<parameter=q>\n", "y", "\n</parameter>" E C}, "|c:" O F("now"), TOOLCALL_HELD_BYTES_MAX},
         {{O F("now") "<parameter=q>\n</parameter>", " ", E C}, "|c:" O F("now"), TOOLCALL_HELD_BYTES_MAX},
+        {{O F("write") "<parameter=q>\n", "y", "\n</parameter>\n" P("path", "a") E C},
+         "|c:" O,
+         TOOLCALL_HELD_BYTES_MAX},
         {{O "{\"name\":\"now\",\"arguments\":{\"a\":\"", "y", "\"}}" C WRITE("a")},
          "|c:" O "{",
          TOOLCALL_HELD_BYTES_MAX},

@@ -1,5 +1,6 @@
-// Any bytes as a reply. The first five choose the options, and two places to cut; the rest is the text. What is checked:
-// the events do not depend on the cuts, arguments are JSON, every byte is accounted for, and what is shown is verbatim.
+// Any bytes as a reply. The first five choose the options, and two places to cut; the rest is the text. What is
+// checked: the events do not depend on the cuts, arguments are JSON, every byte is accounted for, and what is shown is
+// verbatim.
 #include "format/toolcall.h"
 #include <string.h>
 #include "tests/format/toolcall_record.h"
