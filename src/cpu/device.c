@@ -119,7 +119,7 @@ static void fill_device(struct cpu_device *d, enum compute compute) {
         .ops = &cpu_ops,
         .name = d->name,
         .compute = compute,
-        .activation = compute == COMPUTE_BF16 ? DTYPE_BF16 : DTYPE_F32,
+        .activation = DTYPE_F32, // on a CPU they cost nothing beside the weights; a linear rounds what it multiplies
         .kv = compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16,
         .alloc = cpu_alloc,
         .release = cpu_release,
@@ -135,7 +135,7 @@ static void fill_device(struct cpu_device *d, enum compute compute) {
 
 enum status cpu_device_create(enum compute compute, bool quantised, int n_threads, enum cpu_isa isa,
                               struct device **out, struct error *e) {
-    if (compute == COMPUTE_AUTO) compute = quantised ? COMPUTE_INT8 : COMPUTE_BF16;
+    if (compute == COMPUTE_AUTO || (compute == COMPUTE_INT8 && !quantised)) compute = COMPUTE_BF16;
     if (n_threads == 0) n_threads = usable_cores();
     struct cpu_device *d = calloc(1, sizeof *d);
     if (d == NULL) return error_memory(e);

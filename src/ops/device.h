@@ -8,9 +8,9 @@
 
 // How products of a linear are formed, and the type of activations between operations.
 enum compute {
-    COMPUTE_AUTO, // the backend's choice: int8 on a CPU where weights are quantised
+    COMPUTE_AUTO, // the backend's choice: bf16
     COMPUTE_F32,  // the reference: fp32 activations, fp32 products, fp32 keys and values
-    COMPUTE_BF16, // bf16 activations, products of bf16-rounded inputs with fp32 accumulation
+    COMPUTE_BF16, // products of bf16-rounded inputs with fp32 accumulation, bf16 keys and values
     // quantised weights: activations quantised to int8 per row and group; fp32 activations between operations
     COMPUTE_INT8,
 };

@@ -12,7 +12,8 @@
 
 // Element i of a key or value row. Past whole vectors only what is there is read.
 INLINE vec load_kv(enum dtype type, const char *row, int64_t i, int64_t n) {
-    if (type == DTYPE_F32) return n - i >= VEC_N ? vec_load((const float *)row + i) : vec_load_n((const float *)row + i, n - i);
+    if (type == DTYPE_F32)
+        return n - i >= VEC_N ? vec_load((const float *)row + i) : vec_load_n((const float *)row + i, n - i);
     const uint16_t *halves = (const uint16_t *)row + i;
     if (n - i >= VEC_N) return vec_load_bf16(halves);
     uint16_t rest[VEC_N] = {0};
@@ -36,7 +37,8 @@ INLINE void score_block(const struct attend_tile *t, enum dtype type, int first,
     const float *q[ATTEND_QUERIES];
     const char *k[ATTEND_KEYS];
     vec sum[ATTEND_QUERIES][ATTEND_KEYS];
-    for (int i = 0; i < ATTEND_QUERIES; i++) q[i] = a->q + (int64_t)(first + (i < n_query ? i : n_query - 1)) * a->head_dim;
+    for (int i = 0; i < ATTEND_QUERIES; i++)
+        q[i] = a->q + (int64_t)(first + (i < n_query ? i : n_query - 1)) * a->head_dim;
     for (int i = 0; i < ATTEND_KEYS; i++)
         k[i] = (const char *)a->k + (j + i < a->n_key ? j + i : a->n_key - 1) * t->row_bytes;
     for (int i = 0; i < ATTEND_QUERIES; i++)
@@ -76,8 +78,8 @@ static float weigh(const struct cpu_attend *a, int query, float *p) {
 }
 
 // acc += weights times values, for keys [from, to) and VECS vectors of n_query queries from dimension d on.
-INLINE void add_values(const struct attend_tile *t, enum dtype type, int first, const int n_query, const int n_vec, int from,
-                       int to, int64_t d, const float *fade) {
+INLINE void add_values(const struct attend_tile *t, enum dtype type, int first, const int n_query, const int n_vec,
+                       int from, int to, int64_t d, const float *fade) {
     const struct cpu_attend *a = t->a;
     vec acc[ATTEND_QUERIES][ATTEND_VECS];
     int64_t n = a->head_dim;
@@ -96,8 +98,10 @@ INLINE void add_values(const struct attend_tile *t, enum dtype type, int first, 
     for (int i = 0; i < n_query; i++) {
         for (int c = 0; c < n_vec; c++) {
             float *to_row = a->acc + (first + i) * n + d + c * VEC_N;
-            if (n - (d + c * VEC_N) >= VEC_N) vec_store(to_row, acc[i][c]);
-            else vec_store_n(to_row, acc[i][c], n - (d + c * VEC_N));
+            if (n - (d + c * VEC_N) >= VEC_N)
+                vec_store(to_row, acc[i][c]);
+            else
+                vec_store_n(to_row, acc[i][c], n - (d + c * VEC_N));
         }
     }
 }
@@ -140,8 +144,10 @@ static void attend(const struct cpu_attend *a) {
     struct attend_tile t = {a, (int64_t)a->head_dim * (int64_t)dtype_bytes(a->kv), p};
     for (int first = 0; first < a->n_query; first += ATTEND_QUERIES) {
         int n = a->n_query - first < ATTEND_QUERIES ? a->n_query - first : ATTEND_QUERIES;
-        if (a->kv == DTYPE_F32) attend_queries(&t, DTYPE_F32, first, n);
-        else attend_queries(&t, DTYPE_BF16, first, n);
+        if (a->kv == DTYPE_F32)
+            attend_queries(&t, DTYPE_F32, first, n);
+        else
+            attend_queries(&t, DTYPE_BF16, first, n);
     }
 }
 

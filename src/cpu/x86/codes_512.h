@@ -5,8 +5,8 @@
 #include "cpu/weights.h"
 #include "cpu/x86/transpose_512.h"
 
-// Constants for one width of at most 6 bits: 64 codes are taken apart at once. Eight neighbours share a quarter of one of
-// two registers, so that packing words into bytes puts all of them in order.
+// Constants for one width of at most 6 bits: 64 codes are taken apart at once. Eight neighbours share a quarter of one
+// of two registers, so that packing words into bytes puts all of them in order.
 struct code_unpacker {
     int bits;
     struct {
@@ -64,7 +64,8 @@ static inline __m512 load_floats(enum dtype type, const void *p, int64_t first, 
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-// Values of n_group groups from group g0 on for 16 outputs: columns[g * 16 + j] is that of output outputs[j], group g0 + g.
+// Values of n_group groups from group g0 on for 16 outputs: columns[g * 16 + j] is that of output outputs[j], group g0
+// + g.
 static inline void load_group_columns(const struct weight *w, const void *values, const int64_t outputs[16], int64_t g0,
                                       int64_t n_group, float *columns) {
     _Alignas(64) float block[16][16];

@@ -15,7 +15,8 @@ static void decays_of_row(const float *sum_g, int i, float decay[N]) {
         vec_store(decay + j, vec_exp(vec_sub(vec_set(sum_g[i]), load_part(sum_g + j, i + 1 - j))));
 }
 
-// The triangle's part of DOT_A rows from i0 and DOT_B from j0, rows of a by rows of k. Rows that do not exist repeat the last.
+// The triangle's part of DOT_A rows from i0 and DOT_B from j0, rows of a by rows of k. Rows that do not exist repeat
+// the last.
 static void scores_tile(const struct cpu_delta_scores *s, const float *a, int i0, int j0, const float decay[DOT_A][N],
                         bool strict, float *out) {
     const float *left[DOT_A], *right[DOT_B];
@@ -52,7 +53,8 @@ typedef vec chunk_sums[CHUNK_ROWS][CHUNK_VECS];
 INLINE int part_of(const struct chunk_columns *b, int v) { return b->n_col - v * VEC_N; }
 
 // sum[i][v] = a_i^T S for n_row rows of keys or queries, from row i0 on.
-INLINE void times_state(const struct chunk_columns *b, const float *a, int i0, const int n_row, const int n_vec, chunk_sums sum) {
+INLINE void times_state(const struct chunk_columns *b, const float *a, int i0, const int n_row, const int n_vec,
+                        chunk_sums sum) {
     const struct cpu_delta_chunk *c = b->c;
     for (int i = 0; i < n_row; i++)
         for (int v = 0; v < n_vec; v++) sum[i][v] = vec_set(0);
@@ -68,11 +70,12 @@ INLINE void times_state(const struct chunk_columns *b, const float *a, int i0, c
 }
 
 // sum[i] += sign * triangle[i0 + i][j] d_j for the rows j before i0.
-INLINE void add_earlier(const struct chunk_columns *b, const float *triangle, float sign, int i0, const int n_row, const int n_vec,
-                        chunk_sums sum) {
+INLINE void add_earlier(const struct chunk_columns *b, const float *triangle, float sign, int i0, const int n_row,
+                        const int n_vec, chunk_sums sum) {
     for (int j = 0; j < i0; j++) {
         vec d[CHUNK_VECS];
-        for (int v = 0; v < n_vec; v++) d[v] = load_part(b->d + (int64_t)j * b->c->n_col + b->col + v * VEC_N, part_of(b, v));
+        for (int v = 0; v < n_vec; v++)
+            d[v] = load_part(b->d + (int64_t)j * b->c->n_col + b->col + v * VEC_N, part_of(b, v));
         for (int i = 0; i < n_row; i++) {
             vec x = vec_set(sign * triangle[(i0 + i) * N + j]);
             for (int v = 0; v < n_vec; v++) sum[i][v] = vec_fma(x, d[v], sum[i][v]);
@@ -80,8 +83,8 @@ INLINE void add_earlier(const struct chunk_columns *b, const float *triangle, fl
     }
 }
 
-// Rows [i0, i0 + n_row) of d and of o: first what comes from the state and the rows before i0, for all of them, then what
-// they take from one another.
+// Rows [i0, i0 + n_row) of d and of o: first what comes from the state and the rows before i0, for all of them, then
+// what they take from one another.
 INLINE void chunk_rows(const struct chunk_columns *b, int i0, const int n_row, const int n_vec) {
     const struct cpu_delta_chunk *c = b->c;
     chunk_sums d, o;
@@ -117,10 +120,12 @@ INLINE void update_state(const struct chunk_columns *b, int r0, const int n_row,
     chunk_sums sum;
     for (int r = 0; r < n_row; r++)
         for (int v = 0; v < n_vec; v++)
-            sum[r][v] = vec_mul(vec_set(fade), load_part(c->state + (r0 + r) * c->state_stride + b->col + v * VEC_N, part_of(b, v)));
+            sum[r][v] = vec_mul(vec_set(fade),
+                                load_part(c->state + (r0 + r) * c->state_stride + b->col + v * VEC_N, part_of(b, v)));
     for (int i = 0; i < c->n_row; i++) {
         vec d[CHUNK_VECS];
-        for (int v = 0; v < n_vec; v++) d[v] = load_part(b->late + (int64_t)i * c->n_col + b->col + v * VEC_N, part_of(b, v));
+        for (int v = 0; v < n_vec; v++)
+            d[v] = load_part(b->late + (int64_t)i * c->n_col + b->col + v * VEC_N, part_of(b, v));
         for (int r = 0; r < n_row; r++) {
             vec k = vec_set(c->k[(int64_t)i * c->key_dim + r0 + r]);
             for (int v = 0; v < n_vec; v++) sum[r][v] = vec_fma(k, d[v], sum[r][v]);
@@ -150,12 +155,15 @@ INLINE void run_columns(const struct chunk_columns *b, const int n_vec) {
 
 static void delta_chunk(const struct cpu_delta_chunk *c) {
     struct chunk_columns b = {.c = c, .d = c->scratch, .late = (float *)c->scratch + (int64_t)c->n_row * c->n_col};
-    for (int j = 0; j < c->n_row; j += VEC_N) store_part(b.decay + j, vec_exp(load_part(c->sum_g + j, c->n_row - j)), N - j);
+    for (int j = 0; j < c->n_row; j += VEC_N)
+        store_part(b.decay + j, vec_exp(load_part(c->sum_g + j, c->n_row - j)), N - j);
     for (; b.col < c->n_col; b.col += b.n_col) {
         bool wide = c->n_col - b.col >= CHUNK_VECS * VEC_N;
         b.n_col = wide ? CHUNK_VECS * VEC_N : c->n_col - b.col < VEC_N ? c->n_col - b.col : VEC_N;
-        if (wide) run_columns(&b, CHUNK_VECS);
-        else run_columns(&b, 1);
+        if (wide)
+            run_columns(&b, CHUNK_VECS);
+        else
+            run_columns(&b, 1);
     }
 }
 

@@ -7,9 +7,10 @@
 
 #define STEP_VECS 4 // of columns, side by side
 
-
 // The state's row after decay and update: the one expression that step and fold share, so that their bits agree.
-INLINE vec fold(vec state, float decay, float k, vec d) { return vec_fma(vec_set(k), d, vec_mul(state, vec_set(decay))); }
+INLINE vec fold(vec state, float decay, float k, vec d) {
+    return vec_fma(vec_set(k), d, vec_mul(state, vec_set(decay)));
+}
 
 static void delta_fold(const struct cpu_delta_row *r) {
     for (int i = 0; i < r->key_dim; i++) {

@@ -22,8 +22,9 @@
 // e^x for x <= 0, and 0 below -700: x = n ln 2 + r, and e^r is 1 + r + r^2 p(r) with p of degree 7 fitted to the least
 // relative error (2e-14).
 INLINE wide wide_exp(wide x) {
-    static const double p[] = {2.7493079913427802e-06, 2.4880811346526536e-05, 0.0001984153906325522, 0.0013888811141734444,
-                               0.00833333309510433, 0.04166666696225946, 0.1666666666726519, 0.49999999999664324};
+    static const double p[] = {2.7493079913427802e-06, 2.4880811346526536e-05, 0.0001984153906325522,
+                               0.0013888811141734444,  0.00833333309510433,    0.04166666696225946,
+                               0.1666666666726519,     0.49999999999664324};
     wide bounded = wide_max(x, wide_set(-700));
     wide shifted = wide_fma(bounded, wide_set(1 / LN_2), wide_set(WIDE_MAGIC));
     wide r = wide_fma(wide_sub(shifted, wide_set(WIDE_MAGIC)), wide_set(-LN_2), bounded);
@@ -43,7 +44,8 @@ static double sum_exp(const float *x, int64_t n, float shift, double scale) {
             for (int j = 0; j < WIDE_N; j++) rest[j] = j < n - i ? x[i + j] : -INFINITY;
             from = rest;
         }
-        sum = wide_add(sum, wide_exp(wide_mul(wide_sub(wide_from_floats(from), wide_set((double)shift)), wide_set(scale))));
+        sum = wide_add(sum,
+                       wide_exp(wide_mul(wide_sub(wide_from_floats(from), wide_set((double)shift)), wide_set(scale))));
     }
     double lanes[WIDE_N], total = 0;
     memcpy(lanes, &sum, sizeof lanes);
@@ -56,7 +58,8 @@ INLINE words philox_bits(uint64_t seed, uint64_t position, words id) {
     words c0 = words_set(position & 0xffffffff), c1 = words_set(position >> 32), c2 = id, c3 = words_right(id, 32);
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        words p0 = words_mul32(words_set(PHILOX_MULTIPLIER_0), c0), p1 = words_mul32(words_set(PHILOX_MULTIPLIER_1), c2);
+        words p0 = words_mul32(words_set(PHILOX_MULTIPLIER_0), c0),
+              p1 = words_mul32(words_set(PHILOX_MULTIPLIER_1), c2);
         c0 = words_xor(words_xor(words_right(p1, 32), c1), words_set(k0));
         c1 = p1;
         c2 = words_xor(words_xor(words_right(p0, 32), c3), words_set(k1));
@@ -67,10 +70,11 @@ INLINE words philox_bits(uint64_t seed, uint64_t position, words id) {
     return words_or(words_left(c1, 32), words_and(c0, words_set(0xffffffff)));
 }
 
-// cpu_noise_limit: the exponent of 2^52 - 1 - m, which is half of what is looked at there, is read from its double. Zero
-// has a tiny exponent, hence a limit that lets everything through.
+// cpu_noise_limit: the exponent of 2^52 - 1 - m, which is half of what is looked at there, is read from its double.
+// Zero has a tiny exponent, hence a limit that lets everything through.
 INLINE wide noise_limit(words bits) {
-    words half = words_sub(words_set((UINT64_C(1) << 52) - 1), words_right(bits, 12)), two_52 = words_of(wide_set(TWO_52));
+    words half = words_sub(words_set((UINT64_C(1) << 52) - 1), words_right(bits, 12)),
+          two_52 = words_of(wide_set(TWO_52));
     wide value = wide_sub(wide_of(words_or(half, two_52)), wide_set(TWO_52));
     wide exponent = wide_sub(wide_of(words_or(words_right(words_of(value), 52), two_52)), wide_set(TWO_52));
     return wide_add(wide_mul(wide_sub(wide_set(1075), exponent), wide_set(LN_2)), wide_set(1e-9));

@@ -1,5 +1,5 @@
-// int8 linears of rounds on AMX tiles: several rows, up to 16 at a time, by 16 outputs. A tile gives the exact dot products of
-// one group, so its sums combine to the bits that a row alone has (int8_vnni.h).
+// int8 linears of rounds on AMX tiles: several rows, up to 16 at a time, by 16 outputs. A tile gives the exact dot
+// products of one group, so its sums combine to the bits that a row alone has (int8_vnni.h).
 #include "cpu/x86/int8_vnni.h"
 #include "cpu/x86/tiles_amx.h"
 #include "cpu/x86/vec_math.h"
@@ -39,7 +39,7 @@ static void configure(int64_t n_row, int unit) {
             _tile_loadd(outs_tile, (b) + u * unit * INT8_OUTS, 64);                                                    \
             _tile_dpbsud(tile, rows_tile, outs_tile);                                                                  \
         }                                                                                                              \
-        _tile_stored(tile, dots + tile * SIDE * INT8_OUTS, 64);                                                     \
+        _tile_stored(tile, dots + tile * SIDE * INT8_OUTS, 64);                                                        \
     } while (0)
 
 // Groups [g, g + n) of a panel.
@@ -73,7 +73,8 @@ static void multiply_side(const struct side *s, const struct int8_panel *panel) 
         for (int64_t t = 0; t < s->n_row; t++) s->chains[c * SIDE + t] = vec_set(0);
     int32_t *next = s->dots, *ready = s->dots + DOTS;
     for (int64_t g = 0; g < n_group + AT_ONCE; g += AT_ONCE) {
-        if (g < n_group) multiply_groups(s, panel->codes, g, n_group - g < AT_ONCE ? (int)(n_group - g) : AT_ONCE, next);
+        if (g < n_group)
+            multiply_groups(s, panel->codes, g, n_group - g < AT_ONCE ? (int)(n_group - g) : AT_ONCE, next);
         for (int64_t i = g - AT_ONCE; i >= 0 && i < g && i < n_group; i++)
             add_group(s, panel, i, ready + i % AT_ONCE * SIDE * INT8_OUTS);
         int32_t *swap = next;
@@ -97,7 +98,10 @@ static void multiply(const struct weight *w, int64_t first, int64_t last, const 
     _Alignas(64) int32_t dots[2 * DOTS];
     vec chains[INT8_CHAINS * SIDE];
     struct int8_panel panel = int8_open_panel(w->n_in, w->group, scratch);
-    struct side s = {.w = w, .row_bytes = (int64_t)int8_row_bytes(w->n_in, w->group), .y_stride = y_stride, .chains = chains,
+    struct side s = {.w = w,
+                     .row_bytes = (int64_t)int8_row_bytes(w->n_in, w->group),
+                     .y_stride = y_stride,
+                     .chains = chains,
                      .dots = dots};
     int64_t shaped = 0;
     for (int64_t o = first; o < last; o += INT8_OUTS) {

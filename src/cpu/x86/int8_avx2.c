@@ -1,5 +1,5 @@
-// int8 linears with AVX2. Weights keep their integer codes, x is quantised to int8 a group, and a lane is a group: outputs are
-// taken one after another, eight groups at a time, in both forms and for any number of rows.
+// int8 linears with AVX2. Weights keep their integer codes, x is quantised to int8 a group, and a lane is a group:
+// outputs are taken one after another, eight groups at a time, in both forms and for any number of rows.
 //
 // VPMADDUBSW adds two products of a code and an int8 in 16 bits: codes of up to 7 bits fit, 8-bit codes go by halves.
 #include "cpu/weights.h"
@@ -10,8 +10,8 @@
 #define ROW_BLOCK 256 // of 1024 inputs: a quarter of a megabyte
 #define GROUPS    8
 
-// A prepared row: codes padded with zeros to 64, then a scale and a scaled sum of codes for each group, padded to GROUPS.
-// Codes for 4-bit weights are split: of each 64 the even elements, then the odd ones.
+// A prepared row: codes padded with zeros to 64, then a scale and a scaled sum of codes for each group, padded to
+// GROUPS. Codes for 4-bit weights are split: of each 64 the even elements, then the odd ones.
 static int64_t codes_bytes(int64_t n_in) { return (n_in + 63) / 64 * 64; }
 static int64_t padded_groups(int64_t n_in, int group) { return (n_in / group + GROUPS - 1) / GROUPS * GROUPS; }
 
@@ -46,10 +46,12 @@ static void prepare_codes(const float *x, int64_t n_in, int group, bool split, v
 }
 
 static void prepare(const float *x, int64_t n_in, int group, void *row) { prepare_codes(x, n_in, group, false, row); }
-static void prepare_split(const float *x, int64_t n_in, int group, void *row) { prepare_codes(x, n_in, group, true, row); }
+static void prepare_split(const float *x, int64_t n_in, int group, void *row) {
+    prepare_codes(x, n_in, group, true, row);
+}
 
-// Codes of 2, 3, 5 or 6 bits, 16 at a time: the two bytes that hold a code are brought into a word, where a multiplication
-// puts its highest bit at the top.
+// Codes of 2, 3, 5 or 6 bits, 16 at a time: the two bytes that hold a code are brought into a word, where a
+// multiplication puts its highest bit at the top.
 static void unpack_codes(const uint8_t *packed, int bits, int64_t n, uint8_t *codes) {
     uint8_t bytes[32];
     uint16_t factor[16];
@@ -144,10 +146,12 @@ INLINE void multiply_output(const struct matrix *m, int64_t o, const uint8_t *co
         int64_t n = m->n_group - g < GROUPS ? m->n_group - g : GROUPS;
         struct code_block block;
         load_block(&block, codes + g * group / per_byte, n * group / per_byte, n_code, is_q4);
-        vec scale = load_values(w, w->scales, o * m->n_group + g, n), bias = load_values(w, w->biases, o * m->n_group + g, n);
+        vec scale = load_values(w, w->scales, o * m->n_group + g, n),
+            bias = load_values(w, w->biases, o * m->n_group + g, n);
         for (int64_t t = 0; t < m->n_row; t++) {
             const char *row = m->rows + (size_t)t * stride;
-            const float *scales = (const float *)(row + codes_bytes(w->n_in)), *x_sums = scales + padded_groups(w->n_in, group);
+            const float *scales = (const float *)(row + codes_bytes(w->n_in)),
+                        *x_sums = scales + padded_groups(w->n_in, group);
             __m256i dot = dot_block(&block, (const int8_t *)row + g * group, (n * group + 63) / 64 * 64, n_code, n_part,
                                     narrow_codes);
             sums[t] = vec_fma(vec_mul(scale, vec_load(scales + g)), _mm256_cvtepi32_ps(dot), sums[t]);
@@ -176,9 +180,12 @@ INLINE void multiply_matrix(const struct matrix *m, int64_t first, int64_t last,
 static void multiply(const struct weight *w, int64_t first, int64_t last, const void *rows, int64_t n_row, float *y,
                      int64_t y_stride, void *scratch) {
     struct matrix m = {w, rows, n_row, w->n_in / w->group, y, y_stride};
-    if (w->group == 32) multiply_matrix(&m, first, last, scratch, 32);
-    else if (w->group == 64) multiply_matrix(&m, first, last, scratch, 64);
-    else multiply_matrix(&m, first, last, scratch, 128);
+    if (w->group == 32)
+        multiply_matrix(&m, first, last, scratch, 32);
+    else if (w->group == 64)
+        multiply_matrix(&m, first, last, scratch, 64);
+    else
+        multiply_matrix(&m, first, last, scratch, 128);
 }
 
 void cpu_x86_fill_int8_avx2(struct cpu_kernels *k) {

@@ -5,8 +5,8 @@
 #include "cpu/x86/x86.h"
 
 #define OUT_BLOCK  64
-#define ROW_BLOCK  256 // of 1024 inputs: a quarter of a megabyte, which stays in the second-level cache
-#define SIDE       8   // rows whose sums of one group are in registers at a time
+#define ROW_BLOCK  256  // of 1024 inputs: a quarter of a megabyte, which stays in the second-level cache
+#define SIDE       8    // rows whose sums of one group are in registers at a time
 #define LOOK_AHEAD 4096 // bytes: hardware prefetching stops at the end of a page
 
 // ---- rows ----
@@ -48,7 +48,8 @@ INLINE void prepare(const float *x, int64_t n_in, int group, bool split, void *r
     for (int64_t g = 0; g < n_group; g++) {
         const __m512 magnitude = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff));
         vec most = vec_set(0);
-        for (int i = 0; i < group; i += VEC_N) most = vec_max(_mm512_and_ps(vec_load(x + g * group + i), magnitude), most);
+        for (int i = 0; i < group; i += VEC_N)
+            most = vec_max(_mm512_and_ps(vec_load(x + g * group + i), magnitude), most);
         float largest = vec_largest(most);
         scales[g] = largest / 127.0f;
         int sum = quantise_group(x + g * group, group, split, largest > 0 ? 127.0f / largest : 0, codes + g * group);
@@ -96,7 +97,8 @@ INLINE __m512i load_bytes(const uint8_t *p, int64_t i, int64_t end, const bool w
     return n <= 0 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi8(~UINT64_C(0) >> (64 - n), p + i);
 }
 
-// Codes of 16 groups, one a byte, in the order that goes with x: 4-bit codes give the even elements of 128, then the odd.
+// Codes of 16 groups, one a byte, in the order that goes with x: 4-bit codes give the even elements of 128, then the
+// odd.
 struct code_block {
     __m512i codes[32];
 };
@@ -116,8 +118,8 @@ INLINE void load_block(struct code_block *b, const uint8_t *p, int64_t bytes, co
     }
 }
 
-// Their dot products with x, of which `bytes` exist. A sum of groups takes 4, 8 or 16 parts, each of one register of codes
-// or of two.
+// Their dot products with x, of which `bytes` exist. A sum of groups takes 4, 8 or 16 parts, each of one register of
+// codes or of two.
 INLINE __m512i dot_block(const struct code_block *b, const int8_t *x, int64_t bytes, const int n_part, const bool two,
                          const bool whole) {
     __m512i part[16];
@@ -158,8 +160,8 @@ INLINE void add_groups(const struct few_rows *r, int64_t o, const uint8_t *codes
     }
 }
 
-INLINE void multiply_few(const struct few_rows *r, int64_t first, int64_t last, float *y, int64_t y_stride, uint8_t *unpacked,
-                         const int group, const bool is_q4) {
+INLINE void multiply_few(const struct few_rows *r, int64_t first, int64_t last, float *y, int64_t y_stride,
+                         uint8_t *unpacked, const int group, const bool is_q4) {
     const struct weight *w = r->w;
     struct code_unpacker u = {0};
     bool unpack = w->bits != 4 && w->bits != 8;
@@ -203,13 +205,19 @@ void int8_few_rows(const struct weight *w, int64_t first, int64_t last, const vo
     }
     uint8_t *unpacked = scratch; // instead of split codes
     if (w->bits == 4) {
-        if (w->group == 32) multiply_few(&r, first, last, y, y_stride, NULL, 32, true);
-        else if (w->group == 64) multiply_few(&r, first, last, y, y_stride, NULL, 64, true);
-        else multiply_few(&r, first, last, y, y_stride, NULL, 128, true);
+        if (w->group == 32)
+            multiply_few(&r, first, last, y, y_stride, NULL, 32, true);
+        else if (w->group == 64)
+            multiply_few(&r, first, last, y, y_stride, NULL, 64, true);
+        else
+            multiply_few(&r, first, last, y, y_stride, NULL, 128, true);
     } else {
-        if (w->group == 32) multiply_few(&r, first, last, y, y_stride, unpacked, 32, false);
-        else if (w->group == 64) multiply_few(&r, first, last, y, y_stride, unpacked, 64, false);
-        else multiply_few(&r, first, last, y, y_stride, unpacked, 128, false);
+        if (w->group == 32)
+            multiply_few(&r, first, last, y, y_stride, unpacked, 32, false);
+        else if (w->group == 64)
+            multiply_few(&r, first, last, y, y_stride, unpacked, 64, false);
+        else
+            multiply_few(&r, first, last, y, y_stride, unpacked, 128, false);
     }
 }
 
@@ -277,7 +285,8 @@ struct side {
     int64_t y_stride, n_out;
 };
 
-INLINE void side_of_rows(const struct weight *w, const struct int8_panel *panel, const struct side *s, const int n_row) {
+INLINE void side_of_rows(const struct weight *w, const struct int8_panel *panel, const struct side *s,
+                         const int n_row) {
     vec chain[INT8_CHAINS][SIDE];
     for (int c = 0; c < INT8_CHAINS; c++)
         for (int t = 0; t < n_row; t++) chain[c][t] = vec_set(0);
@@ -317,7 +326,8 @@ static void multiply(const struct weight *w, int64_t first, int64_t last, const 
     struct int8_panel panel = int8_open_panel(w->n_in, w->group, scratch);
     for (int64_t o = first; o < last; o += INT8_OUTS) {
         int8_pack_panel(w, o, last, &panel);
-        struct side s = {rows, int8_row_bytes(w->n_in, w->group), y + o - first, y_stride, last - o < INT8_OUTS ? last - o : INT8_OUTS};
+        struct side s = {rows, int8_row_bytes(w->n_in, w->group), y + o - first, y_stride,
+                         last - o < INT8_OUTS ? last - o : INT8_OUTS};
         int64_t t = 0;
         for (; t + SIDE <= n_row; t += SIDE, s.rows += SIDE * s.row_bytes, s.y += SIDE * y_stride)
             side_of_rows(w, &panel, &s, SIDE);

@@ -39,7 +39,9 @@ static void expand_plain(const struct weight *w, int64_t o, float *out) {
         const void *from = row + (size_t)i * size;
         uint32_t rest[VEC_N] = {0};
         if (w->n_in - i < VEC_N) from = memcpy(rest, from, (size_t)(w->n_in - i) * size);
-        vec_store(out + i, w->dtype == DTYPE_F32 ? vec_load(from) : w->dtype == DTYPE_BF16 ? vec_load_bf16(from) : vec_load_f16(from));
+        vec_store(out + i, w->dtype == DTYPE_F32    ? vec_load(from)
+                           : w->dtype == DTYPE_BF16 ? vec_load_bf16(from)
+                                                    : vec_load_f16(from));
     }
     for (int64_t i = (w->n_in + VEC_N - 1) / VEC_N * VEC_N; i < float_padded(w->n_in); i++) out[i] = 0;
 }
@@ -83,23 +85,26 @@ INLINE void dot_block(const float *w, const float *x, int64_t padded, const int 
 }
 
 // All rows by DOT_OUTS expanded outputs, of which n_out exist.
-static void dot_rows(const float *w, const float *x, int64_t padded, int64_t n_row, int64_t n_out, float *y, int64_t y_stride) {
+static void dot_rows(const float *w, const float *x, int64_t padded, int64_t n_row, int64_t n_out, float *y,
+                     int64_t y_stride) {
     int64_t t = 0;
     for (; t + DOT_ROWS <= n_row; t += DOT_ROWS)
         dot_block(w, x + t * padded, padded, DOT_ROWS, n_out, y + t * y_stride, y_stride);
     for (; t < n_row; t++) dot_block(w, x + t * padded, padded, 1, n_out, y + t * y_stride, y_stride);
 }
 
-static void multiply_float(const struct weight *w, int64_t first, int64_t last, const void *rows, int64_t n_row, float *y,
-                           int64_t y_stride, void *scratch) {
+static void multiply_float(const struct weight *w, int64_t first, int64_t last, const void *rows, int64_t n_row,
+                           float *y, int64_t y_stride, void *scratch) {
     float *values = scratch;
     int64_t padded = float_padded(w->n_in);
     for (int64_t o = first; o < last; o += DOT_OUTS) {
         int64_t n_out = last - o < DOT_OUTS ? last - o : DOT_OUTS;
         for (int64_t i = 0; i < DOT_OUTS; i++) {
             int64_t from = o + (i < n_out ? i : n_out - 1); // outputs that do not exist repeat the last one
-            if (w->kind == WEIGHT_PLAIN) expand_plain(w, from, values + i * padded);
-            else expand_affine(w, from, values + i * padded);
+            if (w->kind == WEIGHT_PLAIN)
+                expand_plain(w, from, values + i * padded);
+            else
+                expand_affine(w, from, values + i * padded);
         }
         dot_rows(values, rows, padded, n_row, n_out, y + o - first, y_stride);
     }
@@ -108,8 +113,13 @@ static void multiply_float(const struct weight *w, int64_t first, int64_t last, 
 // Quantised weights keep their int8 methods in COMPUTE_INT8.
 static void fill_linear(struct cpu_kernels *k, enum compute compute) {
     struct cpu_linear_method exact = {
-        .row_bytes = float_row_bytes, .prepare = prepare_f32, .multiply = multiply_float, .out_block = FLOAT_OUT_BLOCK,
-        .row_block = FLOAT_ROW_BLOCK, .scratch_fixed = 16 * DOT_OUTS * sizeof(float), .scratch_per_in = DOT_OUTS * sizeof(float),
+        .row_bytes = float_row_bytes,
+        .prepare = prepare_f32,
+        .multiply = multiply_float,
+        .out_block = FLOAT_OUT_BLOCK,
+        .row_block = FLOAT_ROW_BLOCK,
+        .scratch_fixed = 16 * DOT_OUTS * sizeof(float),
+        .scratch_per_in = DOT_OUTS * sizeof(float),
     };
     struct cpu_linear_method rounded = exact;
     rounded.prepare = prepare_bf16;

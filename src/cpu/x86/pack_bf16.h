@@ -10,14 +10,16 @@
 #define PACK_DEPTH 32
 #define PACK_TILE  1024
 
-// Expands outputs [first, last), inputs [k0, k0 + depth): k0 is a multiple of 128, and so is depth unless the inputs end
-// there; then it is rounded up to 32 with zeros. Values are rounded to bf16. scratch: pack_bf16_scratch(depth) bytes.
+// Expands outputs [first, last), inputs [k0, k0 + depth): k0 is a multiple of 128, and so is depth unless the inputs
+// end there; then it is rounded up to 32 with zeros. Values are rounded to bf16. scratch: pack_bf16_scratch(depth)
+// bytes.
 void pack_bf16_panel(const struct weight *w, int64_t first, int64_t last, int64_t k0, int64_t depth, void *scratch,
                      uint8_t *panel);
 size_t pack_bf16_scratch(int64_t depth);
 
-// The row of x that goes with a panel: bf16, zeros up to a multiple of 32. 4-bit codes are expanded eight places apart, so
-// that each pair of inputs is in one register; `interleaved` puts elements i and i + 8 of each 16 side by side to match.
+// The row of x that goes with a panel: bf16, zeros up to a multiple of 32. 4-bit codes are expanded eight places apart,
+// so that each pair of inputs is in one register; `interleaved` puts elements i and i + 8 of each 16 side by side to
+// match.
 void pack_bf16_row(const float *x, int64_t n_in, bool interleaved, uint16_t *row);
 
 #endif

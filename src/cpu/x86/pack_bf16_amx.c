@@ -5,7 +5,6 @@
 
 #define MIN_GROUP 32
 
-
 // What packing 16 outputs needs besides the weight.
 struct packing {
     const struct weight *w;
@@ -21,7 +20,8 @@ static int64_t pad(int64_t depth) { return (depth + PACK_DEPTH - 1) / PACK_DEPTH
 
 size_t pack_bf16_scratch(int64_t depth) {
     int64_t n = pad(depth);
-    return (size_t)(2 * (n / MIN_GROUP) * PACK_OUTS) * sizeof(float) + (size_t)(n * PACK_OUTS) * sizeof(uint16_t) + (size_t)n;
+    return (size_t)(2 * (n / MIN_GROUP) * PACK_OUTS) * sizeof(float) + (size_t)(n * PACK_OUTS) * sizeof(uint16_t) +
+           (size_t)n;
 }
 
 static struct packing open_packing(const struct weight *w, int64_t k0, int64_t depth, void *scratch) {
@@ -35,10 +35,10 @@ static struct packing open_packing(const struct weight *w, int64_t k0, int64_t d
 
 // ---- 4-bit codes, straight from memory ----
 
-// 16 outputs by 32 codes. A register holds two dwords of eight codes for each of eight outputs; masking out code i of both
-// gives 16 i-th codes, times a power of 16 that the scale takes back exactly.
-static void pack_tile_q4(const uint8_t *const rows[PACK_OUTS], int64_t offset, const __m512 scale[2][8], const __m512 bias[2],
-                         uint8_t *tile) {
+// 16 outputs by 32 codes. A register holds two dwords of eight codes for each of eight outputs; masking out code i of
+// both gives 16 i-th codes, times a power of 16 that the scale takes back exactly.
+static void pack_tile_q4(const uint8_t *const rows[PACK_OUTS], int64_t offset, const __m512 scale[2][8],
+                         const __m512 bias[2], uint8_t *tile) {
     __m512i low[2], high[2];
     load_columns_8x2(rows, offset, low);
     load_columns_8x2(rows + 8, offset, high);
@@ -129,8 +129,10 @@ static void pack_expanded(const struct packing *p, const struct code_unpacker *u
         rows[j] = in_place ? (const uint8_t *)p->w->data + (size_t)(p->outputs[j] * p->w->n_in + p->k0) * sizeof *row
                            : (const uint8_t *)row;
         if (in_place) continue;
-        if (plain) expand_plain(p, j, row);
-        else expand_codes(p, u, j, row);
+        if (plain)
+            expand_plain(p, j, row);
+        else
+            expand_codes(p, u, j, row);
     }
     pack_rows(rows, p->padded, tiles);
 }
@@ -146,8 +148,10 @@ void pack_bf16_panel(const struct weight *w, int64_t first, int64_t last, int64_
             load_group_columns(w, w->scales, p.outputs, k0 / w->group, depth / w->group, p.scales);
             load_group_columns(w, w->biases, p.outputs, k0 / w->group, depth / w->group, p.biases);
         }
-        if (w->kind == WEIGHT_AFFINE && w->bits == 4) pack_q4(&p, panel);
-        else pack_expanded(&p, &u, panel);
+        if (w->kind == WEIGHT_AFFINE && w->bits == 4)
+            pack_q4(&p, panel);
+        else
+            pack_expanded(&p, &u, panel);
     }
 }
 

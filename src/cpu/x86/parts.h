@@ -8,8 +8,10 @@
 INLINE vec load_part(const float *p, int64_t n) { return n >= VEC_N ? vec_load(p) : vec_load_n(p, n); }
 
 INLINE void store_part(float *p, vec v, int64_t n) {
-    if (n >= VEC_N) vec_store(p, v);
-    else vec_store_n(p, v, n);
+    if (n >= VEC_N)
+        vec_store(p, v);
+    else
+        vec_store_n(p, v, n);
 }
 
 #define DOT_A (VEC_N == 16 ? 4 : 2) // sums of DOT_A by DOT_B rows and their operands fit the registers

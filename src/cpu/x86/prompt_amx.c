@@ -1,8 +1,9 @@
-// Prompt linears on AMX tiles: weights are expanded to bf16 once for a block of rows, x is rounded to bf16, and each output
-// is one fp32 chain over its inputs.
+// Prompt linears on AMX tiles: weights are expanded to bf16 once for a block of rows, x is rounded to bf16, and each
+// output is one fp32 chain over its inputs.
 //
-// Why a row's bits do not depend on its neighbours: TDPBF16PS treats each row of a alone, in one order over the depth; tiles
-// of fewer rows only leave rows out; and a sum that is stored between two blocks of depth is stored whole, as fp32.
+// Why a row's bits do not depend on its neighbours: TDPBF16PS treats each row of a alone, in one order over the depth;
+// tiles of fewer rows only leave rows out; and a sum that is stored between two blocks of depth is stored whole, as
+// fp32.
 #include "cpu/x86/pack_bf16.h"
 #include "cpu/x86/tiles_amx.h"
 #include "cpu/x86/x86.h"
@@ -32,14 +33,14 @@ static void prepare_interleaved(const float *x, int64_t n_in, int group, void *r
 
 // STEP_DEPTH of inputs for a chunk of rows and all outputs of a call.
 struct pass {
-    const char *rows;       // at the first input
+    const char *rows; // at the first input
     int64_t row_bytes, n_row;
-    const uint8_t *panel;   // at the first input
-    int64_t panel_stride;   // bytes from 16 outputs to the next
-    int64_t n_tile;         // of depth
+    const uint8_t *panel; // at the first input
+    int64_t panel_stride; // bytes from 16 outputs to the next
+    int64_t n_tile;       // of depth
     float *y;
     int64_t y_stride, n_out;
-    bool first;             // sums start at zero, else at what y holds
+    bool first; // sums start at zero, else at what y holds
 };
 
 // Tiles 0 to 3 are sums of rows 0..15 | 16..31 by outputs 0..15 | 16..31, 4 and 5 the rows, 6 and 7 the outputs.
@@ -67,7 +68,8 @@ static inline __attribute__((always_inline)) void load_operands(const struct pas
 }
 
 // Four products, and meanwhile the operands of the next four.
-static inline __attribute__((always_inline)) void multiply_and_load(const struct pass *p, const char *a, const uint8_t *b) {
+static inline __attribute__((always_inline)) void multiply_and_load(const struct pass *p, const char *a,
+                                                                    const uint8_t *b) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     _tile_loadd(4, a, p->row_bytes);
@@ -110,8 +112,10 @@ static void partial_step(const struct pass *p, int64_t row, int64_t out) {
     const uint8_t *b = pass_panel(p, out);
     float *y = p->y + row * p->y_stride + out;
     int64_t y_bytes = p->y_stride * (int64_t)sizeof(float);
-    if (p->first) _tile_zero(0);
-    else _tile_loadd(0, y, y_bytes);
+    if (p->first)
+        _tile_zero(0);
+    else
+        _tile_loadd(0, y, y_bytes);
     for (int64_t k = 0; k < p->n_tile; k++) {
         _tile_loadd(4, a + k * 64, p->row_bytes);
         _tile_loadd(6, b + k * PACK_TILE, 64);

@@ -22,8 +22,10 @@ static void widen(enum dtype type, const void *x, int64_t n, float *out) {
 }
 
 INLINE void store_half(enum dtype type, void *out, vec v) {
-    if (type == DTYPE_BF16) vec_store_bf16(out, v);
-    else vec_store_f16(out, v);
+    if (type == DTYPE_BF16)
+        vec_store_bf16(out, v);
+    else
+        vec_store_f16(out, v);
 }
 
 static void narrow(enum dtype type, const float *x, int64_t n, void *out) {
@@ -52,7 +54,9 @@ INLINE vec times_sigmoid(vec x, vec gate) { return vec_mul(x, vec_sigmoid(gate))
 
 static void swiglu(const float *gate, const float *up, int64_t n, float *out) { map(times_silu, up, gate, n, out); }
 static void mul_silu(const float *x, const float *gate, int64_t n, float *out) { map(times_silu, x, gate, n, out); }
-static void mul_sigmoid(const float *x, const float *gate, int64_t n, float *out) { map(times_sigmoid, x, gate, n, out); }
+static void mul_sigmoid(const float *x, const float *gate, int64_t n, float *out) {
+    map(times_sigmoid, x, gate, n, out);
+}
 
 static float sum_of_squares(const float *x, int64_t n) {
     vec sum[4] = {vec_set(0), vec_set(0), vec_set(0), vec_set(0)};

@@ -1,5 +1,5 @@
-// Owns the shapes of AMX tiles. A tile is up to 16 rows of 64 bytes; a product takes rows of a as they lie in memory, and
-// b with each run of 4 bytes of its depth (2 bf16 or 4 int8) side by side, one column after another.
+// Owns the shapes of AMX tiles. A tile is up to 16 rows of 64 bytes; a product takes rows of a as they lie in memory,
+// and b with each run of 4 bytes of its depth (2 bf16 or 4 int8) side by side, one column after another.
 #ifndef TF_CPU_X86_TILES_AMX_H
 #define TF_CPU_X86_TILES_AMX_H
 

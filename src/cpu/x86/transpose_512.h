@@ -6,8 +6,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-// The 16 bytes at rows[i], rows[i + step], ... in the four quarters of a register. Masked broadcasts from memory need no
-// shuffle unit, which is what a transposition waits for.
+// The 16 bytes at rows[i], rows[i + step], ... in the four quarters of a register. Masked broadcasts from memory need
+// no shuffle unit, which is what a transposition waits for.
 static inline __m512i gather_quarters(const uint8_t *const *rows, int step, int64_t offset) {
     __m512i r = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(rows[0] + offset)));
     r = _mm512_mask_broadcast_i32x4(r, 0x00f0, _mm_loadu_si128((const __m128i *)(rows[step] + offset)));

@@ -1,5 +1,5 @@
-// Owns the vector of floats that kernels are written in once and compiled with twice: 16 lanes with AVX-512, 8 with AVX2.
-// Included by files that are compiled for one of them; everything here is local to such a file.
+// Owns the vector of floats that kernels are written in once and compiled with twice: 16 lanes with AVX-512, 8 with
+// AVX2. Included by files that are compiled for one of them; everything here is local to such a file.
 #ifndef TF_CPU_X86_VEC_H
 #define TF_CPU_X86_VEC_H
 
@@ -98,7 +98,9 @@ INLINE vec vec_fnma(vec a, vec b, vec c) { return _mm256_fnmadd_ps(a, b, c); }
 INLINE vec vec_max(vec a, vec b) { return _mm256_max_ps(a, b); }
 INLINE vec vec_min(vec a, vec b) { return _mm256_min_ps(a, b); }
 INLINE vec vec_round(vec a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-INLINE vec vec_exp2i(__m256i n) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23)); }
+INLINE vec vec_exp2i(__m256i n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
 INLINE vec vec_scale2(vec a, vec n) { // in two factors, since 2^n itself may not be a float
     __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1);
     return vec_mul(vec_mul(a, vec_exp2i(half)), vec_exp2i(_mm256_sub_epi32(i, half)));
@@ -128,7 +130,8 @@ INLINE vec vec_load_u4(const uint8_t *p) {
     const __m256i shift = _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0);
     int32_t codes;
     memcpy(&codes, p, sizeof codes);
-    return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(codes), shift), _mm256_set1_epi32(15)));
+    return _mm256_cvtepi32_ps(
+        _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(codes), shift), _mm256_set1_epi32(15)));
 }
 INLINE void vec_load_strided4(const float *p, vec out[4]) {
     const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0); // undoes the interleaving of 128-bit halves

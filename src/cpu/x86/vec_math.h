@@ -23,9 +23,9 @@ INLINE float vec_largest(vec v) {
 // 1 + r + r^2 p(r) with p of degree 4 fitted to the least relative error (3e-9).
 INLINE vec vec_exp(vec x) {
     x = vec_min(vec_set(89), vec_max(vec_set(-105), x));
-    vec n = vec_round(vec_mul(x, vec_set(0x1.715476p+0f)));          // 1 / ln 2
-    vec r = vec_fnma(n, vec_set(0x1.62e4p-1f), x);                   // ln 2, its first 15 bits,
-    r = vec_fnma(n, vec_set(0x1.7f7d1cp-20f), r);                    // and the rest
+    vec n = vec_round(vec_mul(x, vec_set(0x1.715476p+0f))); // 1 / ln 2
+    vec r = vec_fnma(n, vec_set(0x1.62e4p-1f), x);          // ln 2, its first 15 bits,
+    r = vec_fnma(n, vec_set(0x1.7f7d1cp-20f), r);           // and the rest
     vec p = vec_set(0x1.6a2434p-10f);
     p = vec_fma(p, r, vec_set(0x1.1239e2p-7f));
     p = vec_fma(p, r, vec_set(0x1.5558f2p-5f));
