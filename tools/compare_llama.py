@@ -1,9 +1,11 @@
 """Measures llama.cpp on the shape of a Qwen 3.5 checkpoint with random 4-bit weights, to set beside `tokenfold bench`.
 
-  python3 tools/compare_llama.py qwen3.5-0.8b|qwen3.5-2b [--threads N] [--prompt 512] [--decode 64] [--rounds 3] [--tokenfold MODEL]
+  python3 tools/compare_llama.py qwen3.5-0.8b|qwen3.5-2b [--threads N] [--prompt 512] [--decode 64] [--rounds 3]
+                                 [--tokenfold MODEL]
 
-Needs the packages llama-cpp-python, gguf and numpy. The GGUF file (Q4_0: 4.5 bits a weight, as MLX 4-bit with groups of 64) is
-made once under build/. With --tokenfold, `build/tokenfold bench MODEL` runs between the rounds, so that both see the same machine.
+Needs the packages llama-cpp-python, gguf and numpy. The GGUF file (Q4_0: 4.5 bits a weight, as MLX 4-bit with groups
+of 64) is made once under build/. With --tokenfold, `build/tokenfold bench MODEL` runs between the rounds, so that both
+see the same machine.
 """
 import argparse
 import json
@@ -138,9 +140,10 @@ def main():
         prompt, decode = peer.measure(o.prompt, o.decode)
         print(f"round {r}: llama.cpp  prompt {prompt:8.1f} tok/s   decode {decode:7.2f} tok/s", flush=True)
         if o.tokenfold:
-            out = subprocess.run(["build/tokenfold", "bench", o.tokenfold, "--json", "--threads", str(o.threads), "--cells",
-                                  f"prompt:{o.prompt},decode:{o.prompt}+{o.decode}", "--repeats", "1"],
-                                 stdout=subprocess.PIPE, check=True).stdout
+            cells = f"prompt:{o.prompt},decode:{o.prompt}+{o.decode}"
+            command = ["build/tokenfold", "bench", o.tokenfold, "--json", "--threads", str(o.threads)]
+            command += ["--cells", cells, "--repeats", "1"]
+            out = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
             ours = {c["kind"]: c["tokens_per_s"] for c in json.loads(out)["cells"]}
             print(f"round {r}: tokenfold  prompt {ours['prompt']:8.1f} tok/s   decode {ours['decode']:7.2f} tok/s   "
                   f"ratio {ours['prompt'] / prompt:.2f} / {ours['decode'] / decode:.2f}", flush=True)

@@ -1,5 +1,5 @@
-// Owns the contracts of the operations that look back: attention, convolution and the gated delta rule, with what a lane
-// keeps between them. Letters and promises: ops.h.
+// Owns the contracts of the operations that look back: attention, convolution and the gated delta rule, with what a
+// lane keeps between them. Letters and promises: ops.h.
 #ifndef TF_OPS_ARGS_MIXERS_H
 #define TF_OPS_ARGS_MIXERS_H
 

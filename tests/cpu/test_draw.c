@@ -238,8 +238,8 @@ static void test_ties(void **state) {
     assert_int_equal(draw_on(devices[0], &r).id, 0);
 }
 
-// The nucleus ends among tokens that are 9 below the likeliest; 400 biased tokens lie below those. A list of the largest
-// that holds all biased tokens and not all others must not be cut before the others are in it.
+// The nucleus ends among tokens that are 9 below the likeliest; 400 biased tokens lie below those. A list of the
+// largest that holds all biased tokens and not all others must not be cut before the others are in it.
 static void test_top_p_among_biased(void **state) {
     (void)state;
     struct row r = plain_row(501, 0, 0);

@@ -2,7 +2,7 @@
 #ifndef TF_CPU_X86_VEC_MATH_H
 #define TF_CPU_X86_VEC_MATH_H
 
-#include "cpu/x86/vec.h"
+#include "cpu/x86/vec_body.h"
 
 // Lanes are added in one fixed order.
 INLINE float vec_sum(vec v) {

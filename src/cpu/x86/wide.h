@@ -2,7 +2,7 @@
 #ifndef TF_CPU_X86_WIDE_H
 #define TF_CPU_X86_WIDE_H
 
-#include "cpu/x86/vec.h"
+#include "cpu/x86/vec_body.h"
 
 #if defined(__AVX512F__)
 #define WIDE_N 8
