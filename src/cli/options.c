@@ -71,7 +71,8 @@ static const struct flag flags[] = {
     {"kv-memory", SIZE, AT(kv_memory_bytes), MODEL, .value = "SIZE", .help = "cap on the memory of streams"},
     {"backend", CHOICE, AT(backend), MODEL, .choices = "auto|cuda|cpu", .help = "where to compute (auto)"},
     {"threads", INTEGER, AT(threads), MODEL, 0, 1024, .value = "N", .help = "CPU threads (0: one a core)"},
-    {"compute", CHOICE, AT(compute), MODEL, .choices = "auto|bf16|fp32|int8", .help = "precision of products (auto: bf16)"},
+    {"compute", CHOICE, AT(compute), MODEL, .choices = "auto|bf16|fp32|int8",
+     .help = "precision of products (auto: bf16)"},
     {"no-progress", SET, AT(no_progress), MODEL, .help = "no progress bar"},
 
     {"temperature", REAL, AT(temperature), SAMPLING, 0, 100, .value = "F",

@@ -22,11 +22,11 @@ static void test_compute(void **state) {
         enum compute got;
         enum dtype activation, kv;
     } cases[] = {
-        {COMPUTE_AUTO, true, COMPUTE_INT8, DTYPE_F32, DTYPE_BF16},
-        {COMPUTE_AUTO, false, COMPUTE_BF16, DTYPE_BF16, DTYPE_BF16},
+        {COMPUTE_AUTO, true, COMPUTE_BF16, DTYPE_F32, DTYPE_BF16},
+        {COMPUTE_AUTO, false, COMPUTE_BF16, DTYPE_F32, DTYPE_BF16},
         {COMPUTE_F32, true, COMPUTE_F32, DTYPE_F32, DTYPE_F32},
-        {COMPUTE_BF16, true, COMPUTE_BF16, DTYPE_BF16, DTYPE_BF16},
-        {COMPUTE_INT8, false, COMPUTE_INT8, DTYPE_F32, DTYPE_BF16},
+        {COMPUTE_BF16, true, COMPUTE_BF16, DTYPE_F32, DTYPE_BF16},
+        {COMPUTE_INT8, false, COMPUTE_BF16, DTYPE_F32, DTYPE_BF16},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct device *d = open_device(cases[i].asked, cases[i].quantised, 1, ISA_C);
