@@ -75,7 +75,9 @@ test:
 test-style:
 	$(call run_kind,style) tools/style.sh tools/layers.sh
 
+# Tests of the model and the engine read the golden checkpoints.
 test-host:
+	@tools/unpack_golden.sh
 	$(call build_all,$(HOST_TESTS))
 	$(call run_kind,host) $(HOST_TESTS)
 
@@ -88,10 +90,12 @@ SANITIZED_TESTS = $(if $(filter tsan,$(KIND)),$(TSAN_TESTS),$(filter-out $O/test
 # The thread sanitizer's shadow memory wants addresses that a strongly randomised layout may take.
 sanitized: export TF_RUN_WITH := $(if $(filter tsan,$(KIND)),$(shell setarch -R true 2>/dev/null && echo setarch -R))
 sanitized:
+	@tools/unpack_golden.sh
 	$(call build_all,$(SANITIZED_TESTS))
 	$(call run_kind,$(KIND)) $(SANITIZED_TESTS)
 
 test-golden:
+	@tools/unpack_golden.sh
 	$(call build_all,$(call binaries,$(GOLDEN_TESTS)) $(if $(call scripts,$(GOLDEN_TESTS)),build/tokenfold))
 	$(call run_kind,golden) $(GOLDEN_TESTS)
 

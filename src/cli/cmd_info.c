@@ -149,7 +149,7 @@ static void print_text(const struct info *i) {
 static json_t *census_json(const struct weight_census *census) {
     json_t *o = json_object();
     for (int bits = 2; bits <= 32; bits++) {
-        char key[8];
+        char key[16];
         snprintf(key, sizeof key, "%d", bits);
         if (census->n_by_bits[bits]) json_object_set_new(o, key, json_integer(census->n_by_bits[bits]));
     }
