@@ -30,8 +30,9 @@ mapfile -t texts < <(
     find . -maxdepth 1 -name '*.md' -printf '%P\n'
 )
 
-awk 'length > 120 { print FILENAME ":" FNR ": " length " columns" }' "${code[@]}" "${scripts[@]}" </dev/null |
-    report "lines longer than 120 columns"
+# Scripts that make data have tables of phrases, which read better unbroken.
+awk 'length > (FILENAME ~ /\.py$/ ? 150 : 120) { print FILENAME ":" FNR ": " length " columns" }' \
+    "${code[@]}" "${scripts[@]}" </dev/null | report "lines that are too long"
 
 awk 'function check() {
          # A body is code that several files include, words are data: neither is an interface.
