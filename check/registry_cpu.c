@@ -8,24 +8,36 @@
 static struct device *open_device(enum compute compute, int n_threads, enum cpu_isa isa) {
     struct device *d;
     struct error e;
-    if (cpu_device_create(compute, false, n_threads, isa, &d, &e) == STATUS_OK) return d;
+    if (cpu_device_create(compute, true, n_threads, isa, &d, &e) == STATUS_OK) return d;
     fprintf(stderr, "%s\n", e.text);
     exit(2);
 }
 
-static int open_all(struct subject *out, int max) {
-    int n = 0;
-    for (int isa = ISA_C; isa <= (int)cpu_isa_detect(); isa++) {
-        for (int compute = COMPUTE_F32; compute <= COMPUTE_INT8; compute++) {
-            must(n < max);
-            struct subject *s = &out[n++];
-            s->device = open_device((enum compute)compute, 2, (enum cpu_isa)isa);
-            s->others[0] = open_device((enum compute)compute, 1, (enum cpu_isa)isa);
-            s->others[1] = open_device((enum compute)compute, 3, (enum cpu_isa)isa);
-            s->ops = *s->device->ops;
-            snprintf(s->name, sizeof s->name, "%.*s", (int)strcspn(s->device->name, ","), s->device->name);
-        }
+static void open_subject(struct subject *s, enum compute compute, enum cpu_isa isa, enum dtype activation) {
+    static const int n_threads[] = {2, 1, 3};
+    struct device *devices[3];
+    for (int i = 0; i < 3; i++) {
+        devices[i] = open_device(compute, n_threads[i], isa);
+        must(devices[i]->compute == compute);
+        devices[i]->activation = activation;
     }
+    *s = (struct subject){.device = devices[0], .others = {devices[1], devices[2]}, .ops = *devices[0]->ops};
+    const char *name = s->device->name;
+    snprintf(s->name, sizeof s->name, "%.*s%s", (int)strcspn(name, ","), name,
+             activation == DTYPE_BF16 ? ", bf16 activations" : "");
+}
+
+// The device asks for fp32 activations, but its operations take what they are given: where bf16 products are formed,
+// bf16 activations are tried as well.
+static int open_all(struct subject *out, int max) {
+    static const enum compute computes[] = {COMPUTE_F32, COMPUTE_BF16, COMPUTE_BF16, COMPUTE_INT8};
+    static const enum dtype activations[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F32, DTYPE_F32};
+    int n = 0;
+    for (int isa = ISA_C; isa <= (int)cpu_isa_detect(); isa++)
+        for (int i = 0; i < 4; i++) {
+            must(n < max);
+            open_subject(&out[n++], computes[i], (enum cpu_isa)isa, activations[i]);
+        }
     return n;
 }
 

@@ -6,11 +6,13 @@
 #include <string.h>
 
 // From the gates of the model's specification, section 9: one operation in fp32 against a reference, and one with bf16
-// inputs and outputs against fp64 on the same inputs. Scales are relative to the root mean square of what is wanted.
+// inputs and outputs against fp64 on the same inputs. Scales are relative to the root mean square of what is wanted. A
+// sum of products whose factors were both rounded to bf16 is off by some 2.3e-3 of that; of 10^5 sums the worst is off
+// by five times as much, and the bound is at 6.5 times.
 const struct tolerance element_f32 = {"element-f32", 1e-5, 1e-5, 1e-6};
 const struct tolerance sum_f32 = {"sum-f32", 1e-5, 1e-5, 1e-6};
 const struct tolerance element_bf16 = {"element-bf16", 1e-3, 8e-3, 8e-3};
-const struct tolerance sum_bf16 = {"sum-bf16", 1e-2, 1.6e-2, 8e-3};
+const struct tolerance sum_bf16 = {"sum-bf16", 1.5e-2, 1.6e-2, 8e-3};
 
 const struct tolerance *tolerance_element(const struct run *r) {
     return r->subject->device->activation == DTYPE_F32 ? &element_f32 : &element_bf16;

@@ -3,9 +3,8 @@
 #
 #   tools/train/all.sh [SECONDS_S [SECONDS_MOE]]
 #
-# Needs the wheels flash-linear-attention and fla-core besides torch, tokenizers and safetensors. Each training is
-# one piece of at
-# most nine minutes; tools/train/README.md says how to cut one into several, or to train on another machine.
+# Needs the wheels flash-linear-attention and fla-core besides torch, tokenizers and safetensors. Each training is one
+# piece of at most nine minutes; tools/train/README.md says how to cut one into several, or to train on another machine.
 set -eu
 cd "$(dirname "$0")"
 work=../../build/train
