@@ -1,6 +1,6 @@
 // The CPU device: memory, scratch, and the table of operations.
+#include "base/machine.h"
 #include "cpu/ops.h"
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,12 +105,6 @@ static const struct ops cpu_ops = {
     .draw = cpu_draw,
 };
 
-static int usable_cores(void) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
-}
-
 static void fill_device(struct cpu_device *d, enum compute compute) {
     static const char *const compute_names[] = {"auto", "f32", "bf16", "int8"};
     snprintf(d->name, sizeof d->name, "cpu %s %s, %d thread%s", cpu_isa_name(d->isa), compute_names[compute],
@@ -136,7 +130,7 @@ static void fill_device(struct cpu_device *d, enum compute compute) {
 enum status cpu_device_create(enum compute compute, bool quantised, int n_threads, enum cpu_isa isa,
                               struct device **out, struct error *e) {
     if (compute == COMPUTE_AUTO || (compute == COMPUTE_INT8 && !quantised)) compute = COMPUTE_BF16;
-    if (n_threads == 0) n_threads = usable_cores();
+    if (n_threads == 0) n_threads = machine_cores();
     struct cpu_device *d = calloc(1, sizeof *d);
     if (d == NULL) return error_memory(e);
     // Asked before the workers start: threads inherit the permission to use AMX tiles.
