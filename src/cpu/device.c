@@ -26,6 +26,11 @@ static void cpu_copy_out(struct device *d, void *host, const void *device_memory
     if (bytes > 0) memcpy(host, device_memory, bytes);
 }
 
+static void cpu_copy(struct device *d, void *to, const void *from, size_t bytes) {
+    (void)d;
+    if (bytes > 0) memcpy(to, from, bytes);
+}
+
 static void cpu_begin(struct device *d, const struct batch *batch) {
     (void)d;
     (void)batch; // host memory is device memory: the operations read the lanes where they are
@@ -119,6 +124,7 @@ static void fill_device(struct cpu_device *d, enum compute compute) {
         .release = cpu_release,
         .copy_in = cpu_copy_in,
         .copy_out = cpu_copy_out,
+        .copy = cpu_copy,
         .reserve = cpu_reserve,
         .reserve_bytes = cpu_reserve_bytes,
         .sync = cpu_sync,

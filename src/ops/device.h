@@ -40,6 +40,8 @@ struct device {
     // Blocking copies between host and device memory.
     void (*copy_in)(struct device *, void *device_memory, const void *host, size_t bytes);
     void (*copy_out)(struct device *, void *host, const void *device_memory, size_t bytes);
+    // From device memory to device memory, ordered with the operations; the ranges do not overlap.
+    void (*copy)(struct device *, void *to, const void *from, size_t bytes);
     enum status (*reserve)(struct device *, const struct device_limits *, struct error *);
     size_t (*reserve_bytes)(struct device *, const struct device_limits *); // what reserve would take; arithmetic only
     // Waits until all operations are done; reports a sticky device error.
