@@ -111,6 +111,7 @@ struct cpu_kernels {
     // Rows. Types are f32, bf16 or f16; rounding is to nearest even. Unless said, out may be x itself.
     void (*widen)(enum dtype type, const void *x, int64_t n, float *out);                // no aliasing
     void (*narrow)(enum dtype type, const float *x, int64_t n, void *out);               // no aliasing
+    void (*widen_e4m3)(const uint8_t *codes, float scale, int64_t n, float *out);        // code * scale, rounded once
     void (*norm)(const float *x, const float *weight, float eps, int64_t n, float *out); // norm_args' formula
     void (*swiglu)(const float *gate, const float *up, int64_t n, float *out);     // silu(gate) * up; out may be either
     void (*mul_silu)(const float *x, const float *gate, int64_t n, float *out);    // x * silu(gate)

@@ -43,6 +43,15 @@ static void widen(enum dtype type, const void *x, int64_t n, float *out) {
     for (int64_t i = 0; i < n; i++) out[i] = cpu_load_float(type, x, i);
 }
 
+// Moved to their places in an fp32, a code's exponent and fraction are its value times 2^-120, also of subnormal codes.
+static void widen_e4m3(const uint8_t *codes, float scale, int64_t n, float *out) {
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t magnitude = codes[i] & 0x7fu, sign = (uint32_t)(codes[i] & 0x80u) << 24;
+        float x = bits_to_float(sign | magnitude << 20) * 0x1p120f;
+        out[i] = (magnitude == 0x7fu ? NAN : x) * scale;
+    }
+}
+
 static void narrow(enum dtype type, const float *x, int64_t n, void *out) {
     if (type == DTYPE_F32) {
         memcpy(out, x, (size_t)n * sizeof(float));
@@ -115,6 +124,7 @@ static int64_t survivors(const float *x, int64_t n, const struct cpu_noise *nois
 
 void cpu_kernels_fill_rows(struct cpu_kernels *k) {
     k->widen = widen;
+    k->widen_e4m3 = widen_e4m3;
     k->narrow = narrow;
     k->norm = norm;
     k->swiglu = swiglu;

@@ -29,7 +29,7 @@ static void carve_chain(struct cpu_carver *c, struct chain *chain, int64_t n_que
 struct workspace {
     struct chain chain;
     int32_t *visible;
-    void *k, *v; // a tile that straddles pages, gathered
+    void *k, *v; // a tile that straddles pages, gathered, or one of e4m3 in fp32
     void *kernel;
 };
 
@@ -90,9 +90,23 @@ static int64_t chunks_of(const struct lane *lane) {
     return (lane->position + lane->n_row + CPU_CHUNK_KEYS - 1) / CPU_CHUNK_KEYS;
 }
 
+// Codes become fp32 once for all queries of the chain.
+static const void *tile_of_codes(const struct attention_task *task, const struct lane *lane, int kv_head, int64_t key0,
+                                 int n_key, bool is_value, float *copy) {
+    const struct attention_args *a = task->a;
+    for (int i = 0; i < n_key; i++) {
+        const void *codes = cpu_kv_row(&a->kv, lane, a->n_kv_head, a->head_dim, kv_head, key0 + i, is_value);
+        float scale = *cpu_kv_scale(&a->kv, lane, a->n_kv_head, kv_head, key0 + i, is_value);
+        task->d->kernels.widen_e4m3(codes, scale, a->head_dim, copy + (int64_t)i * a->head_dim);
+    }
+    return copy;
+}
+
 // The tile's rows in one piece: in place when they lie on one page, else copied together.
-static const void *tile_rows(const struct attention_args *a, const struct lane *lane, int kv_head, int64_t key0,
+static const void *tile_rows(const struct attention_task *task, const struct lane *lane, int kv_head, int64_t key0,
                              int n_key, bool is_value, void *copy) {
+    const struct attention_args *a = task->a;
+    if (a->kv.dtype == DTYPE_E4M3) return tile_of_codes(task, lane, kv_head, key0, n_key, is_value, copy);
     size_t row_bytes = (size_t)a->head_dim * dtype_bytes(a->kv.dtype);
     int64_t slot = key0 % a->kv.page_rows;
     if (slot + n_key <= a->kv.page_rows)
@@ -133,7 +147,7 @@ static void run_chain(const struct attention_task *task, const struct lane *lane
         .n_query = (int)n_row * task->r,
         .head_dim = a->head_dim,
         .q = w->chain.q,
-        .kv = a->kv.dtype,
+        .kv = a->kv.dtype == DTYPE_E4M3 ? DTYPE_F32 : a->kv.dtype,
         .visible = w->visible,
         .scale = a->scale,
         .max = to->max,
@@ -147,8 +161,8 @@ static void run_chain(const struct attention_task *task, const struct lane *lane
             int64_t sees = lane->position + row0 + i / task->r + 1 - key;
             w->visible[i] = sees < 0 ? 0 : sees < tile.n_key ? (int32_t)sees : tile.n_key;
         }
-        tile.k = tile_rows(a, lane, kv_head, key, tile.n_key, false, w->k);
-        tile.v = tile_rows(a, lane, kv_head, key, tile.n_key, true, w->v);
+        tile.k = tile_rows(task, lane, kv_head, key, tile.n_key, false, w->k);
+        tile.v = tile_rows(task, lane, kv_head, key, tile.n_key, true, w->v);
         task->d->kernels.attend[a->batch->form](&tile);
     }
 }

@@ -1,4 +1,5 @@
 // qk_store: norm and rotation of queries and keys, and the only writer of the page pool.
+#include "base/numeric.h"
 #include "cpu/ops.h"
 #include "cpu/pages.h"
 #include <math.h>
@@ -53,6 +54,14 @@ static void rotate(float *x, const float *angles, int n_rot) {
     }
 }
 
+// A head's vector as e4m3 codes, and what they are to be multiplied by.
+static void store_e4m3(const float *x, int64_t n, uint8_t *codes, float *scale) {
+    float most = 0;
+    for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
+    *scale = most / 448.0f;
+    for (int64_t i = 0; i < n; i++) codes[i] = most > 0 ? float_to_e4m3(x[i] / *scale) : 0;
+}
+
 // Heads are counted queries first, then keys, then values.
 static void store_head(struct qk_task *task, int64_t t, int h, float *x) {
     const struct qk_store_args *a = task->a;
@@ -77,7 +86,10 @@ static void store_head(struct qk_task *task, int64_t t, int h, float *x) {
     const struct lane *lane = cpu_lane_of_row(a->batch, t);
     int64_t position = lane->position + (t - lane->row0);
     char *stored = cpu_kv_row(&a->kv, lane, a->n_kv_head, a->head_dim, kv_head, position, !is_key);
-    k->narrow(a->kv.dtype, x, n, stored);
+    if (a->kv.dtype == DTYPE_E4M3)
+        store_e4m3(x, n, (uint8_t *)stored, cpu_kv_scale(&a->kv, lane, a->n_kv_head, kv_head, position, !is_key));
+    else
+        k->narrow(a->kv.dtype, x, n, stored);
 }
 
 static void store_heads(void *context, long first, long last, int thread) {

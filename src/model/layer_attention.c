@@ -7,6 +7,7 @@ struct kv_layer model_kv_layer(const struct walk *w, int64_t nth) {
         .pages = w->pages,
         .page_bytes = w->m->page.page_bytes,
         .layer_offset = nth * w->m->page.layer_bytes,
+        .scale_offset = w->m->page.scale_start + nth * w->m->page.scale_bytes,
         .page_rows = w->m->limits.page_rows,
         .dtype = w->m->limits.kv,
     };

@@ -17,10 +17,13 @@ struct run_layout run_lay_out(const struct model_config *c, int32_t max_window, 
 }
 
 struct page_layout page_lay_out(const struct model_config *c, int32_t page_rows, enum dtype kv) {
-    must(page_rows > 0 && (kv == DTYPE_F32 || kv == DTYPE_BF16));
+    must(page_rows > 0 && (kv == DTYPE_F32 || kv == DTYPE_BF16 || kv == DTYPE_E4M3));
+    int64_t n_vector = 2 * c->n_kv_heads * page_rows; // keys and values of one layer
     struct page_layout l;
-    l.layer_bytes = 2 * c->n_kv_heads * page_rows * c->head_dim * (int64_t)dtype_bytes(kv);
-    l.page_bytes = align_up(c->n_attention_layers * l.layer_bytes);
+    l.layer_bytes = n_vector * c->head_dim * (int64_t)dtype_bytes(kv);
+    l.scale_start = (c->n_attention_layers * l.layer_bytes + 3) / 4 * 4; // heads may have any size
+    l.scale_bytes = kv == DTYPE_E4M3 ? n_vector * (int64_t)sizeof(float) : 0;
+    l.page_bytes = align_up(l.scale_start + c->n_attention_layers * l.scale_bytes);
     return l;
 }
 

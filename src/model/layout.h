@@ -28,10 +28,12 @@ static inline int64_t run_ring_offset(const struct run_layout *l, int64_t i) {
 }
 static inline int64_t run_log_offset(const struct run_layout *l, int64_t i) { return l->log_start + i * l->log_bytes; }
 
-// A page: page_rows positions of all attention layers, layer-major (ops/batch.h). kv is f32 or bf16.
+// A page: page_rows positions of all attention layers, layer-major (ops/batch.h). kv is f32, bf16 or e4m3; e4m3 has the
+// scales of all layers behind their codes.
 struct page_layout {
-    int64_t layer_bytes;
-    int64_t page_bytes; // a multiple of LAYOUT_ALIGN
+    int64_t layer_bytes;              // keys and values, or their codes, of one layer
+    int64_t scale_start, scale_bytes; // from the page's start; of one layer, 0 but for e4m3
+    int64_t page_bytes;               // a multiple of LAYOUT_ALIGN
 };
 
 struct page_layout page_lay_out(const struct model_config *c, int32_t page_rows, enum dtype kv);

@@ -41,8 +41,8 @@ struct batch {
 // [layer][k | v][kv head][page_rows][head_dim]. K of head h, position p is at
 //   pages + page(p) * page_bytes + layer_offset + (h * page_rows + p % page_rows) * head_dim * dtype_bytes
 // and V lies n_kv_head * page_rows * head_dim * dtype_bytes after it.
-// e4m3: those are codes, and behind the codes of all layers each page has fp32 scales [layer][k | v][kv head][page_rows].
-// That of K of head h, position p is at
+// e4m3: those are codes, and behind the codes of all layers each page has fp32 scales
+// [layer][k | v][kv head][page_rows]. That of K of head h, position p is at
 //   pages + page(p) * page_bytes + scale_offset + (h * page_rows + p % page_rows) * 4
 // and that of V n_kv_head * page_rows * 4 after it. With m = max |x| over the head's vector, fp32: scale = m / 448,
 // code = e4m3(x / scale), to nearest even, codes of zero where m is 0; what is read is code * scale in fp32.

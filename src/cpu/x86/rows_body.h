@@ -21,6 +21,17 @@ static void widen(enum dtype type, const void *x, int64_t n, float *out) {
     vec_store_n(out + i, type == DTYPE_BF16 ? vec_load_bf16(rest) : vec_load_f16(rest), n - i);
 }
 
+// What vec_load_e4m3 leaves out is put into the scale: both products are exact but for the one rounding.
+static void widen_e4m3(const uint8_t *codes, float scale, int64_t n, float *out) {
+    vec factor = vec_set(scale * 0x1p8f);
+    int64_t i = 0;
+    for (; i + VEC_N <= n; i += VEC_N) vec_store(out + i, vec_mul(vec_load_e4m3(codes + i), factor));
+    if (i == n) return;
+    uint8_t rest[VEC_N] = {0};
+    memcpy(rest, codes + i, (size_t)(n - i));
+    vec_store_n(out + i, vec_mul(vec_load_e4m3(rest), factor), n - i);
+}
+
 INLINE void store_half(enum dtype type, void *out, vec v) {
     if (type == DTYPE_BF16)
         vec_store_bf16(out, v);
@@ -131,6 +142,7 @@ static float maximum(const float *x, int64_t n) {
 
 static void fill_rows(struct cpu_kernels *k) {
     k->widen = widen;
+    k->widen_e4m3 = widen_e4m3;
     k->narrow = narrow;
     k->norm = norm;
     k->swiglu = swiglu;

@@ -48,6 +48,14 @@ INLINE void vec_store_bf16(void *p, vec v) {
     rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), nan);
     _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
+// VEC_N e4m3 codes times 2^-8: as f16, whose exponent is biased by 8 more, they need no rounding.
+INLINE vec vec_load_e4m3(const uint8_t *p) {
+    __m256i c = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    __m256i magnitude = _mm256_and_si256(c, _mm256_set1_epi16(0x7f));
+    __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f));
+    __m256i sign = _mm256_slli_epi16(_mm256_xor_si256(c, magnitude), 8);
+    return _mm512_cvtph_ps(_mm256_or_si256(_mm256_or_si256(sign, nan), _mm256_slli_epi16(magnitude, 7)));
+}
 INLINE vec vec_load_u8(const uint8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
@@ -122,6 +130,13 @@ INLINE void vec_store_bf16(void *p, vec v) {
     rounded = _mm256_blendv_epi8(rounded, nan, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
     rounded = _mm256_srli_epi32(rounded, 16);
     _mm_storeu_si128(p, _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1)));
+}
+INLINE vec vec_load_e4m3(const uint8_t *p) {
+    __m128i c = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p));
+    __m128i magnitude = _mm_and_si128(c, _mm_set1_epi16(0x7f));
+    __m128i nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f));
+    __m128i sign = _mm_slli_epi16(_mm_xor_si128(c, magnitude), 8);
+    return _mm256_cvtph_ps(_mm_or_si128(_mm_or_si128(sign, nan), _mm_slli_epi16(magnitude, 7)));
 }
 INLINE vec vec_load_u8(const uint8_t *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
