@@ -3,6 +3,7 @@
 #include "cli/options.h"
 #include "format/checkpoint.h"
 #include "format/json.h"
+#include "model/layout.h"
 #include "model/weights.h"
 #include <inttypes.h>
 #include <math.h>
@@ -60,6 +61,12 @@ static bool is_quantised(const struct info *i) {
 static const char *layout(const struct info *i) {
     if (is_quantised(i)) return "MLX affine";
     return !strcmp(checkpoint_format(i->checkpoint), "mlx") ? "MLX" : "Hugging Face";
+}
+
+// Of keys and values, for each position of a stream.
+static double kv_bytes(const struct model_config *c, enum dtype kv) {
+    struct page_layout l = page_lay_out(c, 1, kv);
+    return (double)(c->n_attention_layers * (l.layer_bytes + l.scale_bytes));
 }
 
 // ---- for people ----
@@ -132,6 +139,8 @@ static void print_text(const struct info *i) {
            c->n_kv_heads, c->head_dim, c->n_rotary);
     printf("delta       %" PRId64 " key heads of %" PRId64 ", %" PRId64 " value heads of %" PRId64 "\n", c->n_key_heads,
            c->key_dim, c->n_value_heads, c->value_dim);
+    printf("kv          %.4g KiB a token in bf16, %.4g in fp8\n", kv_bytes(c, DTYPE_BF16) / 1024,
+           kv_bytes(c, DTYPE_E4M3) / 1024);
     printf("vocabulary  %" PRId64 "\ncontext     %" PRId64 "\n", c->n_vocab, c->n_context);
     printf("sampling    ");
     print_sampling(&c->sampling);
@@ -216,6 +225,8 @@ static enum status print_json(const struct info *i, struct error *e) {
     json_object_set_new(o, "quantised", json_boolean(is_quantised(i)));
     json_object_set_new(o, "tied", json_boolean(c->tied));
     set_dims(o, c);
+    json_object_set_new(o, "kv_bytes_per_token",
+                        json_pack("{s:f, s:f}", "bf16", kv_bytes(c, DTYPE_BF16), "fp8", kv_bytes(c, DTYPE_E4M3)));
     for (int k = 0; k < c->n_eos; k++) json_array_append_new(eos, json_integer(c->eos_ids[k]));
     json_object_set_new(o, "eos_ids", eos);
     json_object_set_new(o, "sampling", sampling_json(&c->sampling));

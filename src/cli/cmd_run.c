@@ -216,8 +216,8 @@ static enum status run_logits(struct run *r, struct error *e) {
     const struct options *o = r->options;
     enum status st = options_open_device(o, r->dir, &r->device, e);
     if (st == STATUS_OK)
-        st = prompt_logits_write(r->dir, r->device, r->prompt.ids, (int32_t)r->prompt.n, (int32_t)o->pass_rows,
-                                 o->logits, e);
+        st = prompt_logits_write(r->dir, r->device, options_kv(o, r->device), r->prompt.ids, (int32_t)r->prompt.n,
+                                 (int32_t)o->pass_rows, o->logits, e);
     close_engine(r);
     return st;
 }

@@ -30,7 +30,7 @@ struct options {
     int64_t max_tokens; // -1: not given
     int64_t parallel, queue;
     int64_t memory_bytes, kv_memory_bytes; // 0: no cap
-    const char *backend, *compute;
+    const char *backend, *compute, *kv_dtype;
     int64_t threads; // 0: one a core
     double decode_share;
 
@@ -70,6 +70,9 @@ enum status options_default_model(const char **dir, struct error *e);
 
 // Opens the device that --backend, --compute and --threads ask for; what `auto` means depends on the checkpoint in dir.
 enum status options_open_device(const struct options *o, const char *dir, struct device **out, struct error *e);
+
+// The type of stored keys and values that --kv-dtype asks for on a device.
+enum dtype options_kv(const struct options *o, const struct device *d);
 
 // Everything of engine_options that flags decide; model_dir, device and progress are the caller's.
 struct engine_options options_for_engine(const struct options *o);

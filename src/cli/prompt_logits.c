@@ -82,8 +82,8 @@ static enum status write_logits(struct job *j, const int32_t *ids, int32_t n_ids
     return safetensors_writer_finish(w, e);
 }
 
-enum status prompt_logits_write(const char *dir, struct device *device, const int32_t *ids, int32_t n_ids,
-                                int32_t pass_rows, const char *path, struct error *e) {
+enum status prompt_logits_write(const char *dir, struct device *device, enum dtype kv, const int32_t *ids,
+                                int32_t n_ids, int32_t pass_rows, const char *path, struct error *e) {
     must(n_ids > 0);
     struct job j = {.device = device};
     j.limits = (struct model_limits){
@@ -92,7 +92,7 @@ enum status prompt_logits_write(const char *dir, struct device *device, const in
         .max_context = n_ids,
         .page_rows = PAGE_ROWS,
         .pass_rows = pass_rows > 0 ? pass_rows : PASS_ROWS,
-        .kv = device->kv,
+        .kv = kv,
     };
     enum status st = model_open(dir, &j.model, e);
     if (st == STATUS_OK) st = write_logits(&j, ids, n_ids, path, e);

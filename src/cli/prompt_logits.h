@@ -6,9 +6,9 @@
 #include "ops/device.h"
 #include <stdint.h>
 
-// Runs the prompt through the checkpoint in dir, in passes of pass_rows rows (0: a default), and writes the safetensors
-// file `path` with one tensor, logits [n_ids, V] F32. The device must be fresh.
-enum status prompt_logits_write(const char *dir, struct device *device, const int32_t *ids, int32_t n_ids,
-                                int32_t pass_rows, const char *path, struct error *e);
+// Runs the prompt through the checkpoint in dir, in passes of pass_rows rows (0: a default) and with keys and values
+// stored as kv, and writes the safetensors file `path` with one tensor, logits [n_ids, V] F32. The device must be new.
+enum status prompt_logits_write(const char *dir, struct device *device, enum dtype kv, const int32_t *ids,
+                                int32_t n_ids, int32_t pass_rows, const char *path, struct error *e);
 
 #endif

@@ -62,6 +62,10 @@ enum status options_open_device(const struct options *o, const char *dir, struct
     return st;
 }
 
+static bool wants_fp8(const struct options *o) { return strcmp(o->kv_dtype, "fp8") == 0; }
+
+enum dtype options_kv(const struct options *o, const struct device *d) { return wants_fp8(o) ? DTYPE_E4M3 : d->kv; }
+
 struct engine_options options_for_engine(const struct options *o) {
     return (struct engine_options){
         // One stream is all that these verbs ever run.
@@ -73,6 +77,7 @@ struct engine_options options_for_engine(const struct options *o) {
         .decode_share = o->decode_share,
         .memory_bytes = o->memory_bytes,
         .kv_memory_bytes = o->kv_memory_bytes,
+        .kv_dtype = wants_fp8(o) ? KV_FP8 : KV_OF_DEVICE,
     };
 }
 

@@ -49,13 +49,17 @@ static enum status make_allowed(struct engine *e, struct error *error) {
     return STATUS_OK;
 }
 
+static enum dtype kv_of(const struct engine *e) { return e->options.kv_dtype == KV_FP8 ? DTYPE_E4M3 : e->device->kv; }
+
+static const char *kv_name(enum dtype kv) { return kv == DTYPE_E4M3 ? "fp8" : kv == DTYPE_F32 ? "fp32" : "bf16"; }
+
 static struct model_limits limits_of(const struct engine *e, int32_t context) {
     return (struct model_limits){.max_lanes = e->options.parallel,
                                  .max_window = MAX_WINDOW,
                                  .max_context = context,
                                  .page_rows = PAGE_ROWS,
                                  .pass_rows = PROMPT_MAX_ROWS,
-                                 .kv = e->device->kv};
+                                 .kv = kv_of(e)};
 }
 
 static enum status make_plan(struct engine *e, struct plan *plan, int64_t *reserve, struct error *error) {
@@ -67,7 +71,7 @@ static enum status make_plan(struct engine *e, struct plan *plan, int64_t *reser
     const struct model_config *c = model_get_config(e->model);
     int32_t most = c->n_context < PLAN_CONTEXT_MAX ? (int32_t)c->n_context : PLAN_CONTEXT_MAX;
     struct model_limits limits = limits_of(e, o->context > 0 ? o->context : most);
-    e->page_bytes = model_page_bytes(e->model, PAGE_ROWS, e->device->kv);
+    e->page_bytes = model_page_bytes(e->model, PAGE_ROWS, kv_of(e));
     e->run_bytes = model_run_bytes(e->model, MAX_WINDOW, e->device->activation);
     struct plan_request r = {.available_bytes = available,
                              .reserve_bytes = *reserve,
@@ -112,6 +116,7 @@ static void describe(struct engine *e, const struct plan *plan, int64_t reserve)
     i->parallel = plan->parallel;
     i->context = plan->context;
     i->page_rows = PAGE_ROWS;
+    i->kv = kv_of(e);
     i->max_tokens = e->options.max_tokens;
     i->weight_bytes = model_weight_bytes(e->model);
     i->round_bytes = model_round_bytes(e->model);
@@ -119,11 +124,12 @@ static void describe(struct engine *e, const struct plan *plan, int64_t reserve)
     i->window_bytes = plan->window_bytes;
     i->reserve_bytes = reserve;
     snprintf(i->start_sentence, sizeof i->start_sentence,
-             "%s; model %.2f GiB, scratch %.2f GiB; %d stream%s of up to %d tokens, %.2f GiB each; %.2f GiB left after "
+             "%s; model %.2f GiB, scratch %.2f GiB; %d stream%s of up to %d tokens, %.2f GiB each with %s keys and "
+             "values; %.2f GiB left after "
              "a reserve "
              "of %.2f GiB; prompt passes of up to %d rows; no prompt cache; no drafter",
              e->device->name, (double)i->weight_bytes / gib, (double)i->scratch_bytes / gib, plan->parallel,
-             plan->parallel == 1 ? "" : "s", plan->context, (double)plan->window_bytes / gib,
+             plan->parallel == 1 ? "" : "s", plan->context, (double)plan->window_bytes / gib, kv_name(i->kv),
              (double)(plan->left_bytes - plan->stream_bytes) / gib, (double)reserve / gib,
              e->options.pass_rows > 0 ? e->options.pass_rows : PROMPT_MAX_ROWS);
 }

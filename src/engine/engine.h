@@ -13,6 +13,12 @@
 struct engine;
 struct request;
 
+// How keys and values are stored.
+enum kv_dtype {
+    KV_OF_DEVICE, // as the device computes: bf16, or fp32 where products are fp32
+    KV_FP8,       // e4m3 codes with a scale for each vector
+};
+
 struct engine_options {
     const char *model_dir;
     struct device *device; // owned by the caller; must outlive the engine
@@ -25,6 +31,7 @@ struct engine_options {
     double decode_share;     // share of time that running replies keep while prompts are computed, [0, 1)
     int64_t memory_bytes;    // cap on all the process takes on the device; 0: what is there, less the reserve
     int64_t kv_memory_bytes; // cap on what is left for streams; 0: none
+    enum kv_dtype kv_dtype;
     void (*progress)(void *context, int64_t bytes_done, int64_t bytes_total); // while loading; may be NULL
     void *progress_context;
     bool garbage; // tests: fill every run, page and scratch with NaN garbage when a lane opens
@@ -41,6 +48,7 @@ struct engine_info {
     const struct tokenizer *tokenizer; // NULL if the checkpoint has none: only token-id requests then
     const char *device_name;
     int32_t parallel, context, max_tokens, page_rows;
+    enum dtype kv;       // of stored keys and values
     int64_t round_bytes; // of weights, that a round of one row reads
     int64_t weight_bytes, scratch_bytes, window_bytes /* of one stream */, reserve_bytes;
     char start_sentence[512];

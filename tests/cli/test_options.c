@@ -112,6 +112,7 @@ static void test_refusals(void **state) {
     must_refuse(VERB_SERVE, "serve --seed -1", "--seed");
     must_refuse(VERB_SERVE, "serve --memory 8XB", "--memory");
     must_refuse(VERB_SERVE, "serve --compute fp16", "auto|bf16|fp32|int8");
+    must_refuse(VERB_SERVE, "serve --kv-dtype bf17", "bf16|fp8");
     must_refuse(VERB_SERVE, "serve --host=", "--host");
     must_refuse(VERB_SERVE, "serve --thinking --no-thinking", "--no-thinking");
     must_refuse(VERB_SERVE, "serve --max-tokens 0", "--max-tokens");
@@ -125,14 +126,12 @@ static void test_parts_that_are_not_built(void **state) {
     (void)state;
     struct options o;
     must_refuse(VERB_SERVE, "serve --slide", "not built");
-    must_refuse(VERB_SERVE, "serve --kv-dtype fp8", "not built");
-    must_refuse(VERB_SERVE, "serve --kv-dtype bf17", "--kv-dtype bf17");
     must_refuse(VERB_SERVE, "serve --prompt-cache-gib 8", "not built");
     must_refuse(VERB_SERVE, "serve --drafter DIR", "not built");
     must_refuse(VERB_SERVE, "serve --mtp-drafts 2", "not built");
     must_refuse(VERB_SERVE, "serve --device 0", "not built");
     must_refuse(VERB_SYNTH, "synth tiny DIR --drafter-dir X", "not built");
-    must_parse(VERB_SERVE, "serve --no-drafts --drafter none --prompt-cache-gib 0 --kv-dtype bf16 --mtp-drafts 0", &o);
+    must_parse(VERB_SERVE, "serve --no-drafts --drafter none --prompt-cache-gib 0 --mtp-drafts 0", &o);
     must_parse(VERB_RUN, "run --drafter auto x", &o);
     must_parse(VERB_RUN, "run --backend cuda x", &o);
     struct error e;
@@ -140,6 +139,30 @@ static void test_parts_that_are_not_built(void **state) {
     assert_int_equal(options_open_device(&o, "nowhere", &d, &e), STATUS_UNSUPPORTED);
     assert_non_null(strstr(e.text, "not built"));
     assert_null(d);
+}
+
+static void test_kv_dtype(void **state) {
+    (void)state;
+    static const enum verb verbs[] = {VERB_SERVE, VERB_CHAT, VERB_RUN, VERB_BENCH};
+    static const struct {
+        const char *line;
+        enum kv_dtype want;
+        enum dtype with_f32, with_bf16;
+    } cases[] = {
+        {"x", KV_OF_DEVICE, DTYPE_F32, DTYPE_BF16},
+        {"x --kv-dtype bf16", KV_OF_DEVICE, DTYPE_F32, DTYPE_BF16},
+        {"x --kv-dtype fp8", KV_FP8, DTYPE_E4M3, DTYPE_E4M3},
+    };
+    struct device f32 = {.kv = DTYPE_F32}, bf16 = {.kv = DTYPE_BF16};
+    for (size_t v = 0; v < 4; v++) {
+        for (size_t i = 0; i < 3; i++) {
+            struct options o;
+            must_parse(verbs[v], cases[i].line, &o);
+            assert_int_equal(options_for_engine(&o).kv_dtype, cases[i].want);
+            assert_int_equal(options_kv(&o, &f32), cases[i].with_f32);
+            assert_int_equal(options_kv(&o, &bf16), cases[i].with_bf16);
+        }
+    }
 }
 
 static void test_sizes(void **state) {
@@ -193,6 +216,7 @@ int main(void) {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_values),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_parts_that_are_not_built),
         cmocka_unit_test(test_sizes),    cmocka_unit_test(test_sampling),
+        cmocka_unit_test(test_kv_dtype),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
