@@ -16,6 +16,7 @@ static const struct verb_entry {
     {"info", cmd_info, VERB_INFO, "[MODEL]", "what a checkpoint is: format, layers, quantisation"},
     {"bench", cmd_bench, VERB_BENCH, "[MODEL]", "speed, and its share of the memory's"},
     {"synth", cmd_synth, VERB_SYNTH, "SHAPE DIR", "a checkpoint of a real shape with random weights"},
+    {"profiles", cmd_profiles, 0, "", "the settings that come from the environment"},
     {"version", cmd_version, 0, "", "version, compiler, backends"},
 };
 

@@ -1,5 +1,6 @@
 #include "cli/options.h"
 #include "cli/commands.h"
+#include "memory/profile.h"
 #include "model/model.h"
 #include <errno.h>
 #include <getopt.h>
@@ -116,7 +117,7 @@ static const struct flag flags[] = {
      .why = "the prompt cache is not built yet"},
     {"share-prefixes", NOT_BUILT, NO_VALUE, VERB_SERVE, .choices = "", .value = "all|per-key",
      .why = "the prompt cache is not built yet"},
-    {"slide", NOT_BUILT, NO_VALUE, MODEL, .why = "live weight learning is not built yet"},
+    {"slide", SET, AT(slide), MODEL, .help = "live weight learning (not built yet)"},
     {"device", NOT_BUILT, NO_VALUE, MODEL, .choices = "", .value = "N",
      .why = "it chooses a GPU, and the CUDA backend is not built yet"},
 };
@@ -232,7 +233,15 @@ static enum status set_flag(const struct flag *f, struct options *o, const char 
     return STATUS_OK;
 }
 
+// What would be wrong beside a learner is said before that there is none.
+static enum status refuse_slide(struct error *e) {
+    enum status st = profile_check_slide(e);
+    if (st != STATUS_OK) return st;
+    return error_set(e, STATUS_UNSUPPORTED, "--slide is refused: live weight learning is not built yet");
+}
+
 static enum status check_together(const struct options *o, struct error *e) {
+    if (o->slide) return refuse_slide(e);
     if (o->thinking && o->no_thinking)
         return error_set(e, STATUS_INVALID, "--thinking and --no-thinking exclude each other");
     if (o->top_p == 0) return error_set(e, STATUS_INVALID, "--top-p must be more than 0");

@@ -44,7 +44,7 @@ struct options {
     const char *host, *name, *api_key_file;
     int64_t port;
     struct options_list aliases, api_keys;
-    bool log_requests, no_progress;
+    bool log_requests, no_progress, slide;
     // Limits of the server; 0 is its own default, but for drain_seconds.
     int64_t body_bytes, header_bytes, connections;
     int64_t receive_seconds, request_seconds, keep_alive_seconds, drain_seconds;

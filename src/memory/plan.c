@@ -1,8 +1,7 @@
 #include "memory/plan.h"
+#include "memory/profile.h"
 #include "memory/windows.h"
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #define GIB              (1024.0 * 1024.0 * 1024.0)
 #define SHORTEST_CONTEXT 256 // a window shorter than this serves nobody
@@ -74,18 +73,11 @@ enum status plan_make(const struct plan_request *r, struct plan *out, struct err
     return STATUS_OK;
 }
 
+int64_t plan_unset_reserve(int64_t total_bytes) {
+    int64_t tenth = total_bytes / 10;
+    return tenth > (int64_t)GIB ? tenth : (int64_t)GIB;
+}
+
 enum status plan_reserve(int64_t total_bytes, int64_t *reserve_bytes, struct error *e) {
-    const char *text = getenv("TF_MEMORY_RESERVE_GIB");
-    if (text == NULL) {
-        int64_t tenth = total_bytes / 10;
-        *reserve_bytes = tenth > (int64_t)GIB ? tenth : (int64_t)GIB;
-        return STATUS_OK;
-    }
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end != 0 || !(value >= 0) || value > 1e6)
-        return error_set(e, STATUS_INVALID, "TF_MEMORY_RESERVE_GIB must be a number of GiB from 0 up, not \"%s\"",
-                         text);
-    *reserve_bytes = (int64_t)llround(value * GIB);
-    return STATUS_OK;
+    return profile_get(PROFILE_MEMORY_RESERVE, plan_unset_reserve(total_bytes), reserve_bytes, e);
 }

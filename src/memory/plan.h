@@ -33,7 +33,9 @@ struct plan {
 // STATUS_LIMIT when it does not fit. The sentence has the need, what is left, and what fits.
 enum status plan_make(const struct plan_request *request, struct plan *out, struct error *e);
 
-// max(1 GiB, a tenth of total), or what TF_MEMORY_RESERVE_GIB says (STATUS_INVALID if that is no number >= 0).
+// What is left alone when nothing is said: max(1 GiB, a tenth of total). And what TF_MEMORY_RESERVE_GIB says, or else
+// that (STATUS_INVALID if it is no number >= 0).
+int64_t plan_unset_reserve(int64_t total_bytes);
 enum status plan_reserve(int64_t total_bytes, int64_t *reserve_bytes, struct error *e);
 
 #endif

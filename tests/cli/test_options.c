@@ -126,6 +126,12 @@ static void test_parts_that_are_not_built(void **state) {
     (void)state;
     struct options o;
     must_refuse(VERB_SERVE, "serve --slide", "not built");
+    setenv("TF_QWEN_KV_PAGES", "256", 1);
+    must_refuse(VERB_SERVE, "serve --slide", "QwenPagesNoLearner");
+    must_refuse(VERB_RUN, "run --slide x", "QwenPagesNoLearner");
+    setenv("TF_QWEN_KV_PAGES", "0", 1);
+    must_refuse(VERB_SERVE, "serve --slide", "not built");
+    unsetenv("TF_QWEN_KV_PAGES");
     must_refuse(VERB_SERVE, "serve --prompt-cache-gib 8", "not built");
     must_refuse(VERB_SERVE, "serve --drafter DIR", "not built");
     must_refuse(VERB_SERVE, "serve --mtp-drafts 2", "not built");
