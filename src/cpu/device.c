@@ -4,11 +4,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE ((size_t)2 << 20)
 
 static void *cpu_alloc(struct device *d, size_t bytes) {
     (void)d;
-    if (bytes > SIZE_MAX - CPU_ALIGN) return NULL;
-    return aligned_alloc(CPU_ALIGN, (bytes / CPU_ALIGN + 1) * CPU_ALIGN);
+    // Rows of activations lie in as many pages as there are rows; with huge pages their addresses stay at hand.
+    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : CPU_ALIGN;
+    if (bytes > SIZE_MAX - align) return NULL;
+    size_t rounded = (bytes / align + 1) * align;
+    void *memory = aligned_alloc(align, rounded);
+    if (memory != NULL && align == HUGE_PAGE) madvise(memory, rounded, MADV_HUGEPAGE); // if it cannot be had, none
+    return memory;
 }
 
 static void cpu_release(struct device *d, void *memory) {

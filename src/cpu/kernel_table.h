@@ -50,6 +50,7 @@ struct cpu_attend {
     float scale;
     float *max, *sum, *acc; // [n_query], [n_query], [n_query][head_dim]
     void *scratch;          // cpu_kernels.attend_scratch bytes, aligned to CPU_ROW_ALIGN
+    bool again;             // the call before had the same queries, and left the scratch as it is now
 };
 
 // Decayed products inside a chunk of one value head, lower triangles with row stride CPU_DELTA_ROWS:
@@ -116,8 +117,10 @@ struct cpu_kernels {
     void (*swiglu)(const float *gate, const float *up, int64_t n, float *out);     // silu(gate) * up; out may be either
     void (*mul_silu)(const float *x, const float *gate, int64_t n, float *out);    // x * silu(gate)
     void (*mul_sigmoid)(const float *x, const float *gate, int64_t n, float *out); // x * sigmoid(gate)
-    // out[c] = silu(sum_j weight[c * n_tap + j] * taps[j][c]), j rising; out aliases no tap
-    void (*conv)(const float *const *taps, const float *weight, int n_tap, int64_t n, float *out);
+    // out[i][c] = silu(sum_j weight[c * n_tap + j] * rows[i + j][c]) for i < n_row, c < n, j rising; out aliases no row
+    void (*conv)(const float *const *rows, const float *weight, int n_tap, int64_t n_row, int64_t n, float *const *out);
+    // x * factor / sqrt(sum x^2 + eps)
+    void (*unit)(const float *x, float eps, float factor, int64_t n, float *out);
     // Elements >= bound in rising index order: ids[..], values[..]; returns how many, and stops writing at capacity.
     int64_t (*select)(const float *x, int64_t n, float bound, int64_t capacity, int32_t *ids, float *values);
     float (*maximum)(const float *x, int64_t n); // NaN counts as -inf

@@ -78,12 +78,20 @@ static void mul_sigmoid(const float *x, const float *gate, int64_t n, float *out
     for (int64_t i = 0; i < n; i++) out[i] = x[i] * sigmoid(gate[i]);
 }
 
-static void conv(const float *const *taps, const float *weight, int n_tap, int64_t n, float *out) {
-    for (int64_t c = 0; c < n; c++) {
-        float sum = 0;
-        for (int j = 0; j < n_tap; j++) sum += weight[c * n_tap + j] * taps[j][c];
-        out[c] = silu(sum);
+static void conv(const float *const *rows, const float *weight, int n_tap, int64_t n_row, int64_t n,
+                 float *const *out) {
+    for (int64_t i = 0; i < n_row; i++) {
+        for (int64_t c = 0; c < n; c++) {
+            float sum = 0;
+            for (int j = 0; j < n_tap; j++) sum += weight[c * n_tap + j] * rows[i + j][c];
+            out[i][c] = silu(sum);
+        }
     }
+}
+
+static void unit(const float *x, float eps, float factor, int64_t n, float *out) {
+    float inverse = 1.0f / sqrtf(cpu_dot(x, x, n) + eps) * factor;
+    for (int64_t i = 0; i < n; i++) out[i] = x[i] * inverse;
 }
 
 static int64_t select_from(const float *x, int64_t n, float bound, int64_t capacity, int32_t *ids, float *values) {
@@ -131,6 +139,7 @@ void cpu_kernels_fill_rows(struct cpu_kernels *k) {
     k->mul_silu = mul_silu;
     k->mul_sigmoid = mul_sigmoid;
     k->conv = conv;
+    k->unit = unit;
     k->select = select_from;
     k->maximum = maximum;
     k->sum_exp = sum_exp;

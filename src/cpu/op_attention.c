@@ -164,6 +164,7 @@ static void run_chain(const struct attention_task *task, const struct lane *lane
         tile.k = tile_rows(task, lane, kv_head, key, tile.n_key, false, w->k);
         tile.v = tile_rows(task, lane, kv_head, key, tile.n_key, true, w->v);
         task->d->kernels.attend[a->batch->form](&tile);
+        tile.again = true;
     }
 }
 

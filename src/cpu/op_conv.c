@@ -18,16 +18,13 @@ static void *ring_row(const struct conv_args *a, void *run, int64_t position, in
 }
 
 // Channels [c0, c0 + n) of m at the lane's row i, which is before the batch when negative.
-static void load_row(const struct conv_task *task, const struct lane *lane, int64_t i, int64_t c0, int64_t n,
-                     float *out) {
+static const float *load_row(const struct conv_task *task, const struct lane *lane, int64_t i, int64_t c0, int64_t n,
+                             float *buffer) {
     const struct conv_args *a = task->a;
     int64_t position = lane->position + i;
-    if (position < 0) {
-        memset(out, 0, (size_t)n * sizeof(float));
-        return;
-    }
+    if (position < 0) return memset(buffer, 0, (size_t)n * sizeof *buffer);
     const void *from = i < 0 ? ring_row(a, lane->run, position, c0) : cpu_row(a->m, lane->row0 + i, c0);
-    task->d->kernels.widen(a->m.dtype, from, n, out);
+    return cpu_floats(task->d, a->m.dtype, from, n, buffer);
 }
 
 static int64_t row_blocks(const struct lane *lane) { return (lane->n_row + ROWS - 1) / ROWS; }
@@ -37,7 +34,8 @@ static void conv_items(void *context, long first, long last, int thread) {
     struct conv_task *task = context;
     const struct conv_args *a = task->a;
     for (long item = first; item < last; item++) {
-        float rows[ROWS + MAX_TAPS - 1][CHANNELS], out[CHANNELS];
+        float widened[ROWS + MAX_TAPS - 1][CHANNELS], made[ROWS][CHANNELS], *out[ROWS];
+        const float *rows[ROWS + MAX_TAPS - 1];
         const struct lane *lane = a->batch->lanes;
         int64_t block = item / task->n_channel_block;
         for (; block >= row_blocks(lane); lane++) block -= row_blocks(lane);
@@ -45,13 +43,12 @@ static void conv_items(void *context, long first, long last, int thread) {
         int64_t n = a->m.n_col - c0 < CHANNELS ? a->m.n_col - c0 : CHANNELS;
         int64_t n_row = lane->n_row - i0 < ROWS ? lane->n_row - i0 : ROWS;
         for (int64_t i = 0; i < n_row + a->n_tap - 1; i++)
-            load_row(task, lane, i0 + i - (a->n_tap - 1), c0, n, rows[i]);
-        for (int64_t i = 0; i < n_row; i++) {
-            const float *taps[MAX_TAPS];
-            for (int j = 0; j < a->n_tap; j++) taps[j] = rows[i + j];
-            task->d->kernels.conv(taps, a->weight + c0 * a->n_tap, a->n_tap, n, out);
-            task->d->kernels.narrow(a->out.dtype, out, n, cpu_row(a->out, lane->row0 + i0 + i, c0));
-        }
+            rows[i] = load_row(task, lane, i0 + i - (a->n_tap - 1), c0, n, widened[i]);
+        for (int64_t i = 0; i < n_row; i++)
+            out[i] = a->out.dtype == DTYPE_F32 ? cpu_row(a->out, lane->row0 + i0 + i, c0) : made[i];
+        task->d->kernels.conv(rows, a->weight + c0 * a->n_tap, a->n_tap, n_row, n, out);
+        for (int64_t i = 0; i < n_row; i++)
+            cpu_finish(task->d, a->out.dtype, out[i], n, cpu_row(a->out, lane->row0 + i0 + i, c0));
     }
 }
 
@@ -69,7 +66,7 @@ void cpu_conv(struct device *base, const struct conv_args *a) {
     task.n_channel_block = (a->m.n_col + CHANNELS - 1) / CHANNELS;
     int64_t n_block = 0;
     for (int i = 0; i < b->n_lane; i++) n_block += row_blocks(&b->lanes[i]);
-    workers_run(task.d->workers, (long)n_block * task.n_channel_block, 1, conv_items, &task);
+    workers_run(task.d->workers, (long)n_block * task.n_channel_block, 4, conv_items, &task);
     // Only now: the items above still read the rings' old rows.
     for (int i = 0; i < b->n_lane; i++) {
         const struct lane *lane = &b->lanes[i];

@@ -7,17 +7,12 @@
 #define L2_EPS         1e-6f
 #define SOFTPLUS_LIMIT 20.0f // above it softplus(x) is x, as in the reference implementation
 
-static void scale_to_unit(float *x, int n, float factor) {
-    float inverse = 1.0f / sqrtf(cpu_dot(x, x, n) + L2_EPS) * factor;
-    for (int i = 0; i < n; i++) x[i] *= inverse;
-}
-
 void cpu_delta_qk(const struct cpu_device *d, const struct delta_args *a, int64_t t, int key_head, float *q, float *k) {
     int64_t n = a->key_dim, keys = (int64_t)a->n_key_head * n;
-    d->kernels.widen(a->c.dtype, cpu_row(a->c, t, key_head * n), n, q);
-    d->kernels.widen(a->c.dtype, cpu_row(a->c, t, keys + key_head * n), n, k);
-    scale_to_unit(q, (int)n, 1.0f / sqrtf((float)n));
-    scale_to_unit(k, (int)n, 1.0f);
+    const float *raw_q = cpu_floats(d, a->c.dtype, cpu_row(a->c, t, key_head * n), n, q);
+    const float *raw_k = cpu_floats(d, a->c.dtype, cpu_row(a->c, t, keys + key_head * n), n, k);
+    d->kernels.unit(raw_q, L2_EPS, 1.0f / sqrtf((float)n), n, q);
+    d->kernels.unit(raw_k, L2_EPS, 1.0f, n, k);
 }
 
 void cpu_delta_gates(const struct cpu_device *d, const struct delta_args *a, int64_t t, int head, float *g,
@@ -32,10 +27,11 @@ void cpu_delta_gates(const struct cpu_device *d, const struct delta_args *a, int
 
 void cpu_delta_output(const struct cpu_device *d, const struct delta_args *a, int64_t t, int head, float *o, float *z) {
     int64_t n = a->value_dim;
+    const float *gate = cpu_floats(d, a->z.dtype, cpu_row(a->z, t, head * n), n, z);
+    float *out = a->out.dtype == DTYPE_F32 ? cpu_row(a->out, t, head * n) : o;
     d->kernels.norm(o, a->out_norm, a->eps, n, o);
-    d->kernels.widen(a->z.dtype, cpu_row(a->z, t, head * n), n, z);
-    (a->gate_sigmoid ? d->kernels.mul_sigmoid : d->kernels.mul_silu)(o, z, n, o);
-    d->kernels.narrow(a->out.dtype, o, n, cpu_row(a->out, t, head * n));
+    (a->gate_sigmoid ? d->kernels.mul_sigmoid : d->kernels.mul_silu)(o, gate, n, out);
+    cpu_finish(d, a->out.dtype, out, n, cpu_row(a->out, t, head * n));
 }
 
 // What a thread needs for one value head.
@@ -93,13 +89,13 @@ static void run_row(struct delta_task *task, const struct lane *lane, int64_t i,
     float g, beta;
     cpu_delta_qk(task->d, a, t, key_head, s->q, s->k);
     cpu_delta_gates(task->d, a, t, head, &g, &beta);
-    task->d->kernels.widen(a->c.dtype, cpu_row(a->c, t, 2 * (int64_t)a->n_key_head * a->key_dim + head * n), n, s->v);
+    const void *values = cpu_row(a->c, t, 2 * (int64_t)a->n_key_head * a->key_dim + head * n);
     task->d->kernels.delta_step(&(struct cpu_delta_row){
         .key_dim = a->key_dim,
         .value_dim = a->value_dim,
         .q = s->q,
         .k = s->k,
-        .v = s->v,
+        .v = cpu_floats(task->d, a->c.dtype, values, n, s->v),
         .decay = expf(g),
         .beta = beta,
         .state = s->state,

@@ -63,14 +63,17 @@ static void prepare_rows(void *context, long first, long last, int thread) {
 static void finish_block(struct linear_task *task, int part, int64_t row0, int64_t n_row, int64_t o, int64_t n_out,
                          float *y, float *residual) {
     const struct linear_args *a = task->a;
-    const struct cpu_kernels *k = &task->d->kernels;
+    struct tensor out = a->part[part].out;
     for (int64_t t = 0; t < n_row; t++) {
-        float *values = y + t * n_out;
+        const float *values = y + t * n_out;
+        float *sum = out.dtype == DTYPE_F32 ? cpu_row(out, row0 + t, o) : y + t * n_out;
         if (a->residual.data != NULL) {
-            k->widen(a->residual.dtype, cpu_row(a->residual, row0 + t, o), n_out, residual);
-            for (int64_t i = 0; i < n_out; i++) values[i] += residual[i];
+            const float *before =
+                cpu_floats(task->d, a->residual.dtype, cpu_row(a->residual, row0 + t, o), n_out, residual);
+            for (int64_t i = 0; i < n_out; i++) sum[i] = values[i] + before[i];
+            values = sum;
         }
-        k->narrow(a->part[part].out.dtype, values, n_out, cpu_row(a->part[part].out, row0 + t, o));
+        cpu_finish(task->d, out.dtype, values, n_out, cpu_row(out, row0 + t, o));
     }
 }
 

@@ -68,15 +68,15 @@ static void swiglu_blocks(void *context, long first, long last, int thread) {
     (void)thread;
     struct swiglu_task *task = context;
     const struct swiglu_args *a = task->a;
-    const struct cpu_kernels *k = &task->d->kernels;
     for (long item = first; item < last; item++) {
         float gate[COLUMN_BLOCK], up[COLUMN_BLOCK];
         int64_t t = item / task->n_block, col = item % task->n_block * COLUMN_BLOCK;
         int64_t n = a->gate.n_col - col < COLUMN_BLOCK ? a->gate.n_col - col : COLUMN_BLOCK;
-        k->widen(a->gate.dtype, cpu_row(a->gate, t, col), n, gate);
-        k->widen(a->up.dtype, cpu_row(a->up, t, col), n, up);
-        k->swiglu(gate, up, n, gate);
-        k->narrow(a->out.dtype, gate, n, cpu_row(a->out, t, col));
+        const float *g = cpu_floats(task->d, a->gate.dtype, cpu_row(a->gate, t, col), n, gate);
+        const float *u = cpu_floats(task->d, a->up.dtype, cpu_row(a->up, t, col), n, up);
+        float *out = a->out.dtype == DTYPE_F32 ? cpu_row(a->out, t, col) : gate;
+        task->d->kernels.swiglu(g, u, n, out);
+        cpu_finish(task->d, a->out.dtype, out, n, cpu_row(a->out, t, col));
     }
 }
 

@@ -56,4 +56,17 @@ static inline void *cpu_row(struct tensor t, int64_t row, int64_t col) {
     return (char *)t.data + (size_t)(row * t.stride + col) * dtype_bytes(t.dtype);
 }
 
+// n values of a type as fp32: where they lie if that is what they are, else widened into buffer.
+static inline const float *cpu_floats(const struct cpu_device *d, enum dtype type, const void *values, int64_t n,
+                                      float *buffer) {
+    if (type == DTYPE_F32) return values;
+    d->kernels.widen(type, values, n, buffer);
+    return buffer;
+}
+
+// Rounds n values that were made in `buffer` for an output; those of an fp32 output may have been made in place.
+static inline void cpu_finish(const struct cpu_device *d, enum dtype type, const float *values, int64_t n, void *out) {
+    if (values != out) d->kernels.narrow(type, values, n, out);
+}
+
 #endif

@@ -12,7 +12,7 @@ INLINE vec fold(vec state, float decay, float k, vec d) {
     return vec_fma(vec_set(k), d, vec_mul(state, vec_set(decay)));
 }
 
-static void delta_fold(const struct cpu_delta_row *r) {
+NOT_INLINED static void delta_fold_flushed(const struct cpu_delta_row *r) {
     for (int i = 0; i < r->key_dim; i++) {
         float *state = r->state + (int64_t)i * r->value_dim;
         for (int c = 0; c < r->value_dim; c += VEC_N) {
@@ -48,10 +48,22 @@ INLINE void step_columns(const struct cpu_delta_row *r, int c, const int n_vec) 
     for (int v = 0; v < n_vec; v++) store_part(r->o + c + v * VEC_N, o[v], n - c - v * VEC_N);
 }
 
-static void delta_step(const struct cpu_delta_row *r) {
+NOT_INLINED static void delta_step_flushed(const struct cpu_delta_row *r) {
     int c = 0;
     for (; c + STEP_VECS * VEC_N <= r->value_dim; c += STEP_VECS * VEC_N) step_columns(r, c, STEP_VECS);
     for (; c < r->value_dim; c += VEC_N) step_columns(r, c, 1);
+}
+
+static void delta_fold(const struct cpu_delta_row *r) {
+    unsigned before = flush_tiny_numbers();
+    delta_fold_flushed(r);
+    _mm_setcsr(before);
+}
+
+static void delta_step(const struct cpu_delta_row *r) {
+    unsigned before = flush_tiny_numbers();
+    delta_step_flushed(r);
+    _mm_setcsr(before);
 }
 
 static void fill_delta_rows(struct cpu_kernels *k) {

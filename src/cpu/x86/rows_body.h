@@ -96,25 +96,11 @@ static void norm(const float *x, const float *weight, float eps, int64_t n, floa
     }
 }
 
-// VEC_N channels of four taps: weights of one channel lie side by side.
-INLINE vec conv_four_taps(const float *const *taps, const float *weight, int64_t i) {
-    vec w[4], sum = vec_set(0);
-    vec_load_strided4(weight + 4 * i, w);
-    for (int j = 0; j < 4; j++) sum = vec_fma(w[j], vec_load(taps[j] + i), sum);
-    return sum;
-}
-
-static void conv(const float *const *taps, const float *weight, int n_tap, int64_t n, float *out) {
+static void unit(const float *x, float eps, float factor, int64_t n, float *out) {
+    vec scale = vec_set(1.0f / sqrtf(sum_of_squares(x, n) + eps) * factor);
     int64_t i = 0;
-    if (n_tap == 4)
-        for (; i + VEC_N <= n; i += VEC_N) vec_store(out + i, vec_silu(conv_four_taps(taps, weight, i)));
-    for (; i < n; i += VEC_N) {
-        float sums[VEC_N] = {0};
-        int64_t left = n - i < VEC_N ? n - i : VEC_N;
-        for (int64_t c = 0; c < left; c++)
-            for (int j = 0; j < n_tap; j++) sums[c] = fmaf(weight[(i + c) * n_tap + j], taps[j][i + c], sums[c]);
-        vec_store_n(out + i, vec_silu(vec_load(sums)), left);
-    }
+    for (; i + VEC_N <= n; i += VEC_N) vec_store(out + i, vec_mul(vec_load(x + i), scale));
+    if (i < n) vec_store_n(out + i, vec_mul(vec_load_n(x + i, n - i), scale), n - i);
 }
 
 static int64_t select_from(const float *x, int64_t n, float bound, int64_t capacity, int32_t *ids, float *values) {
@@ -148,7 +134,7 @@ static void fill_rows(struct cpu_kernels *k) {
     k->swiglu = swiglu;
     k->mul_silu = mul_silu;
     k->mul_sigmoid = mul_sigmoid;
-    k->conv = conv;
+    k->unit = unit;
     k->select = select_from;
     k->maximum = maximum;
 }

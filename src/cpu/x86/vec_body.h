@@ -66,17 +66,6 @@ INLINE vec vec_load_u4(const uint8_t *p) {
     __m512i v = _mm512_permutexvar_epi32(half, _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i *)p)));
     return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srlv_epi32(v, shift), _mm512_set1_epi32(15)));
 }
-// out[j] lane i = p[4 i + j]
-INLINE void vec_load_strided4(const float *p, vec out[4]) {
-    const __m512i pick = _mm512_set_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
-    vec a = vec_load(p), b = vec_load(p + 16), c = vec_load(p + 32), d = vec_load(p + 48);
-    for (int j = 0; j < 4; j++) {
-        __m512i index = _mm512_add_epi32(pick, _mm512_set1_epi32(j));
-        vec low = _mm512_permutex2var_ps(a, index, b), high = _mm512_permutex2var_ps(c, index, d);
-        out[j] = _mm512_mask_blend_ps(0xff00, low, high);
-    }
-}
-
 // 1 / d for finite d in the normal range, to within an ulp: one Newton step on 14 bits.
 INLINE vec vec_reciprocal(vec d) {
     vec r = _mm512_rcp14_ps(d);
@@ -147,17 +136,6 @@ INLINE vec vec_load_u4(const uint8_t *p) {
     memcpy(&codes, p, sizeof codes);
     return _mm256_cvtepi32_ps(
         _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(codes), shift), _mm256_set1_epi32(15)));
-}
-INLINE void vec_load_strided4(const float *p, vec out[4]) {
-    const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0); // undoes the interleaving of 128-bit halves
-    vec a = vec_load(p), b = vec_load(p + 8), c = vec_load(p + 16), d = vec_load(p + 24);
-    vec ab0 = _mm256_unpacklo_ps(a, b), ab2 = _mm256_unpackhi_ps(a, b);
-    vec cd0 = _mm256_unpacklo_ps(c, d), cd2 = _mm256_unpackhi_ps(c, d);
-    out[0] = _mm256_shuffle_ps(ab0, cd0, 0x44);
-    out[1] = _mm256_shuffle_ps(ab0, cd0, 0xee);
-    out[2] = _mm256_shuffle_ps(ab2, cd2, 0x44);
-    out[3] = _mm256_shuffle_ps(ab2, cd2, 0xee);
-    for (int j = 0; j < 4; j++) out[j] = _mm256_permutevar8x32_ps(out[j], order);
 }
 INLINE vec vec_reciprocal(vec d) { return _mm256_div_ps(vec_set(1), d); }
 INLINE __m256 vec_half_sum(vec v) { return v; }
