@@ -35,13 +35,19 @@ static inline struct code_unpacker code_unpacker_make(int bits) {
     return u;
 }
 
-// 64 codes, of which those in the given dwords exist.
-static inline __m512i unpack_64(const struct code_unpacker *u, const uint8_t *packed, __mmask16 dwords) {
-    __m512i v = _mm512_maskz_loadu_epi32(dwords, packed), half[2];
+// 64 codes as words, of which those in the given dwords exist.
+static inline void unpack_words(const struct code_unpacker *u, const uint8_t *packed, __mmask16 dwords,
+                                __m512i half[2]) {
+    __m512i v = _mm512_maskz_loadu_epi32(dwords, packed);
     for (int h = 0; h < 2; h++) {
         half[h] = _mm512_shuffle_epi8(_mm512_permutexvar_epi16(u->half[h].words, v), u->half[h].bytes);
         half[h] = _mm512_srl_epi16(_mm512_mullo_epi16(half[h], u->half[h].factor), _mm_cvtsi32_si128(16 - u->bits));
     }
+}
+
+static inline __m512i unpack_64(const struct code_unpacker *u, const uint8_t *packed, __mmask16 dwords) {
+    __m512i half[2];
+    unpack_words(u, packed, dwords, half);
     return _mm512_packus_epi16(half[0], half[1]);
 }
 

@@ -1,20 +1,21 @@
-// int8 linears of rounds on AMX tiles: several rows, up to 16 at a time, by 16 outputs. A tile gives the exact dot
-// products of one group, so its sums combine to the bits that a row alone has (int8_vnni.h).
+// Integer linears of rounds on AMX tiles: several rows, up to 16 at a time, by 16 outputs. A tile gives the exact dot
+// products of one group and one plane of x, so its sums combine to the bits that a row alone has (int8_vnni.h).
 #include "cpu/x86/int8_vnni.h"
 #include "cpu/x86/tiles_amx.h"
 #include "cpu/x86/vec_math.h"
 #include "cpu/x86/x86.h"
 
-#define OUT_BLOCK 64
+#define OUT_BLOCK 128 // a block is read in one go, and its first lines are waited for
 #define ROW_BLOCK 64
 #define SIDE      16 // rows of a tile
-#define AT_ONCE   4  // groups whose tiles are in flight, in tiles 0 to 3
+#define AT_ONCE   4  // tiles in flight, 0 to 3: so many groups, or half with two planes
 #define DOTS      (AT_ONCE * SIDE * INT8_OUTS)
 
 struct side {
     const struct weight *w;
+    struct int8_row layout;
     const char *rows;
-    int64_t row_bytes, n_row;
+    int64_t n_row;
     float *y;
     int64_t y_stride, n_out;
     vec *chains;   // [INT8_CHAINS][SIDE], a lane an output
@@ -35,48 +36,60 @@ static void configure(int64_t n_row, int unit) {
     do {                                                                                                               \
         _tile_zero(tile);                                                                                              \
         for (int u = 0; u < n_unit; u++) {                                                                             \
-            _tile_loadd(rows_tile, (a) + u * unit, s->row_bytes);                                                      \
+            _tile_loadd(rows_tile, (a) + u * unit, s->layout.bytes);                                                   \
             _tile_loadd(outs_tile, (b) + u * unit * INT8_OUTS, 64);                                                    \
             _tile_dpbsud(tile, rows_tile, outs_tile);                                                                  \
         }                                                                                                              \
         _tile_stored(tile, dots + tile * SIDE * INT8_OUTS, 64);                                                        \
     } while (0)
 
-// Groups [g, g + n) of a panel.
+// Groups [g, g + n) of a panel; with two planes, a group's two tiles follow one another.
 static void multiply_groups(const struct side *s, const uint8_t *codes, int64_t g, int n, int32_t *dots) {
-    int group = s->w->group, unit = int8_unit(group), n_unit = group / unit;
-    const char *a = s->rows + g * group;
-    const uint8_t *b = codes + g * group * INT8_OUTS;
+    int group = s->w->group, unit = int8_unit(group), n_unit = group / unit, width = group * INT8_OUTS;
+    const char *a = s->rows + g * group, *low = a + s->layout.plane_bytes;
+    const uint8_t *b = codes + g * width;
     MULTIPLY_GROUP(0, 4, 6, a, b);
-    if (n > 1) MULTIPLY_GROUP(1, 5, 7, a + group, b + group * INT8_OUTS);
-    if (n > 2) MULTIPLY_GROUP(2, 4, 6, a + 2 * group, b + 2 * group * INT8_OUTS);
-    if (n > 3) MULTIPLY_GROUP(3, 5, 7, a + 3 * group, b + 3 * group * INT8_OUTS);
+    if (s->layout.planes == 2) {
+        MULTIPLY_GROUP(1, 5, 7, low, b);
+        if (n < 2) return;
+        MULTIPLY_GROUP(2, 4, 6, a + group, b + width);
+        MULTIPLY_GROUP(3, 5, 7, low + group, b + width);
+        return;
+    }
+    if (n > 1) MULTIPLY_GROUP(1, 5, 7, a + group, b + width);
+    if (n > 2) MULTIPLY_GROUP(2, 4, 6, a + 2 * group, b + 2 * width);
+    if (n > 3) MULTIPLY_GROUP(3, 5, 7, a + 3 * group, b + 3 * width);
 }
 
 // Adds the dot products of group g to its chain.
-static void add_group(const struct side *s, const struct int8_panel *panel, int64_t g, const int32_t *dots) {
+INLINE void add_group(const struct side *s, const struct int8_panel *panel, int64_t g, const int32_t *dots,
+                      const int planes) {
     vec scale = vec_load(panel->scales + g * INT8_OUTS), bias = vec_load(panel->biases + g * INT8_OUTS);
-    const float *scales = int8_scales(s->rows, s->w->n_in) + g, *sums = int8_sums(s->rows, s->w->n_in, s->w->group) + g;
-    int64_t n_row = s->n_row, stride = s->row_bytes / (int64_t)sizeof(float);
+    const float *scales = int8_scales(&s->layout, s->rows) + g, *sums = int8_sums(&s->layout, s->rows) + g;
+    int64_t n_row = s->n_row, stride = s->layout.bytes / (int64_t)sizeof(float);
     vec *chain = s->chains + g % INT8_CHAINS * SIDE;
     for (int64_t t = 0; t < n_row; t++) {
+        __m512i dot = _mm512_load_si512(dots + t * INT8_OUTS);
+        if (planes == 2)
+            dot = _mm512_add_epi32(_mm512_slli_epi32(dot, 8), _mm512_load_si512(dots + (SIDE + t) * INT8_OUTS));
         vec product = vec_mul(scale, vec_set(scales[t * stride]));
-        vec sum = vec_fma(product, _mm512_cvtepi32_ps(_mm512_load_si512(dots + t * INT8_OUTS)), chain[t]);
+        vec sum = vec_fma(product, _mm512_cvtepi32_ps(dot), chain[t]);
         chain[t] = vec_fma(bias, vec_set(sums[t * stride]), sum);
     }
 }
 
 // While the tiles multiply some groups, what they gave for the groups before is added up.
-static void multiply_side(const struct side *s, const struct int8_panel *panel) {
+INLINE void multiply_side(const struct side *s, const struct int8_panel *panel, const int planes) {
+    const int at_once = AT_ONCE / planes;
     int64_t n_group = s->w->n_in / s->w->group;
     for (int c = 0; c < INT8_CHAINS; c++)
         for (int64_t t = 0; t < s->n_row; t++) s->chains[c * SIDE + t] = vec_set(0);
     int32_t *next = s->dots, *ready = s->dots + DOTS;
-    for (int64_t g = 0; g < n_group + AT_ONCE; g += AT_ONCE) {
+    for (int64_t g = 0; g < n_group + at_once; g += at_once) {
         if (g < n_group)
-            multiply_groups(s, panel->codes, g, n_group - g < AT_ONCE ? (int)(n_group - g) : AT_ONCE, next);
-        for (int64_t i = g - AT_ONCE; i >= 0 && i < g && i < n_group; i++)
-            add_group(s, panel, i, ready + i % AT_ONCE * SIDE * INT8_OUTS);
+            multiply_groups(s, panel->codes, g, n_group - g < at_once ? (int)(n_group - g) : at_once, next);
+        for (int64_t i = g - at_once; i >= 0 && i < g && i < n_group; i++)
+            add_group(s, panel, i, ready + i % at_once * planes * SIDE * INT8_OUTS, planes);
         int32_t *swap = next;
         next = ready;
         ready = swap;
@@ -89,42 +102,54 @@ static void multiply_side(const struct side *s, const struct int8_panel *panel) 
     }
 }
 
-static void multiply(const struct weight *w, int64_t first, int64_t last, const void *rows, int64_t n_row, float *y,
-                     int64_t y_stride, void *scratch) {
+static void multiply_planes(const struct weight *w, int64_t first, int64_t last, const void *rows, int64_t n_row,
+                            float *y, int64_t y_stride, void *scratch, int planes) {
     if (n_row <= INT8_FEW) {
-        int8_few_rows(w, first, last, rows, n_row, y, y_stride, scratch);
+        int8_few_rows(w, first, last, rows, n_row, planes, y, y_stride, scratch);
         return;
     }
     _Alignas(64) int32_t dots[2 * DOTS];
     vec chains[INT8_CHAINS * SIDE];
     struct int8_panel panel = int8_open_panel(w->n_in, w->group, scratch);
-    struct side s = {.w = w,
-                     .row_bytes = (int64_t)int8_row_bytes(w->n_in, w->group),
-                     .y_stride = y_stride,
-                     .chains = chains,
-                     .dots = dots};
+    struct side s = {
+        .w = w, .layout = int8_row_of(w->n_in, w->group, planes), .y_stride = y_stride, .chains = chains, .dots = dots};
     int64_t shaped = 0;
     for (int64_t o = first; o < last; o += INT8_OUTS) {
         int8_pack_panel(w, o, last, &panel);
         s.n_out = last - o < INT8_OUTS ? last - o : INT8_OUTS;
         for (int64_t t = 0; t < n_row; t += SIDE) {
-            s.rows = (const char *)rows + t * s.row_bytes;
+            s.rows = (const char *)rows + t * s.layout.bytes;
             s.n_row = n_row - t < SIDE ? n_row - t : SIDE;
             s.y = y + t * y_stride + o - first;
             if (s.n_row != shaped) configure(s.n_row, int8_unit(w->group));
             shaped = s.n_row;
-            multiply_side(&s, &panel);
+            if (planes == 1)
+                multiply_side(&s, &panel, 1);
+            else
+                multiply_side(&s, &panel, 2);
         }
     }
     _tile_release();
 }
 
+static void multiply(const struct weight *w, int64_t first, int64_t last, const void *rows, int64_t n_row, float *y,
+                     int64_t y_stride, void *scratch) {
+    multiply_planes(w, first, last, rows, n_row, y, y_stride, scratch, 1);
+}
+
+static void multiply_two(const struct weight *w, int64_t first, int64_t last, const void *rows, int64_t n_row, float *y,
+                         int64_t y_stride, void *scratch) {
+    multiply_planes(w, first, last, rows, n_row, y, y_stride, scratch, 2);
+}
+
 // Over the VNNI methods, whose rows these are.
-void cpu_x86_fill_int8_amx(struct cpu_kernels *k) {
+static void fill(struct cpu_linear_method *methods, bool two) {
     for (int c = CPU_Q2; c <= CPU_Q8; c++) {
-        struct cpu_linear_method *m = &k->linear[FORM_ROWS][c];
-        m->multiply = multiply;
-        m->out_block = OUT_BLOCK;
-        m->row_block = ROW_BLOCK;
+        methods[c].multiply = two ? multiply_two : multiply;
+        methods[c].out_block = OUT_BLOCK;
+        methods[c].row_block = ROW_BLOCK;
     }
 }
+
+void cpu_x86_fill_int8_amx(struct cpu_kernels *k) { fill(k->linear[FORM_ROWS], false); }
+void cpu_x86_fill_int16_amx(struct cpu_kernels *k) { fill(k->linear[FORM_ROWS], true); }

@@ -15,7 +15,12 @@
 // bytes.
 void pack_bf16_panel(const struct weight *w, int64_t first, int64_t last, int64_t k0, int64_t depth, void *scratch,
                      uint8_t *panel);
-size_t pack_bf16_scratch(int64_t depth);
+size_t pack_bf16_scratch(int64_t depth); // grows with depth, by at most PACK_SCRATCH_PER_IN for each and 4096
+#define PACK_SCRATCH_PER_IN 38
+
+// Outputs [first, last), at most 16, as rows of bf16 in the order of inputs, *stride elements apart: where they lie, or
+// in scratch, padded with zeros to a multiple of 32. scratch: pack_bf16_scratch(n_in) bytes.
+const uint16_t *pack_bf16_rows(const struct weight *w, int64_t first, int64_t last, void *scratch, int64_t *stride);
 
 // The row of x that goes with a panel: bf16, zeros up to a multiple of 32. 4-bit codes are expanded eight places apart,
 // so that each pair of inputs is in one register; `interleaved` puts elements i and i + 8 of each 16 side by side to

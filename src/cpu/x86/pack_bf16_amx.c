@@ -24,15 +24,6 @@ size_t pack_bf16_scratch(int64_t depth) {
            (size_t)n;
 }
 
-static struct packing open_packing(const struct weight *w, int64_t k0, int64_t depth, void *scratch) {
-    struct packing p = {.w = w, .k0 = k0, .depth = depth, .padded = pad(depth)};
-    p.scales = scratch;
-    p.biases = p.scales + p.padded / MIN_GROUP * PACK_OUTS;
-    p.rows = (uint16_t *)(p.biases + p.padded / MIN_GROUP * PACK_OUTS);
-    p.codes = (uint8_t *)(p.rows + p.padded * PACK_OUTS);
-    return p;
-}
-
 // ---- 4-bit codes, straight from memory ----
 
 // 16 outputs by 32 codes. A register holds two dwords of eight codes for each of eight outputs; masking out code i of
@@ -121,38 +112,67 @@ static void expand_plain(const struct packing *p, int j, uint16_t *out) {
     }
 }
 
-static void pack_expanded(const struct packing *p, const struct code_unpacker *u, uint8_t *tiles) {
-    const uint8_t *rows[PACK_OUTS];
-    bool plain = p->w->kind == WEIGHT_PLAIN, in_place = plain && p->w->dtype == DTYPE_BF16 && p->depth == p->padded;
-    for (int j = 0; j < PACK_OUTS; j++) {
-        uint16_t *row = p->rows + j * p->padded;
-        rows[j] = in_place ? (const uint8_t *)p->w->data + (size_t)(p->outputs[j] * p->w->n_in + p->k0) * sizeof *row
-                           : (const uint8_t *)row;
-        if (in_place) continue;
-        if (plain)
-            expand_plain(p, j, row);
-        else
-            expand_codes(p, u, j, row);
-    }
-    pack_rows(rows, p->padded, tiles);
+// Row j as bf16: where it lies, or expanded.
+static const uint16_t *row_of(const struct packing *p, const struct code_unpacker *u, int j) {
+    const struct weight *w = p->w;
+    if (w->kind == WEIGHT_PLAIN && w->dtype == DTYPE_BF16 && p->depth == p->padded)
+        return (const uint16_t *)w->data + p->outputs[j] * w->n_in + p->k0;
+    uint16_t *row = p->rows + j * p->padded;
+    if (w->kind == WEIGHT_PLAIN)
+        expand_plain(p, j, row);
+    else
+        expand_codes(p, u, j, row);
+    return row;
+}
+
+static struct packing open_packing(const struct weight *w, int64_t k0, int64_t depth, void *scratch) {
+    struct packing p = {.w = w, .k0 = k0, .depth = depth, .padded = pad(depth)};
+    p.scales = scratch;
+    p.biases = p.scales + p.padded / MIN_GROUP * PACK_OUTS;
+    p.rows = (uint16_t *)(p.biases + p.padded / MIN_GROUP * PACK_OUTS);
+    p.codes = (uint8_t *)(p.rows + p.padded * PACK_OUTS);
+    return p;
+}
+
+static struct code_unpacker unpacker_of(const struct weight *w) {
+    if (w->kind == WEIGHT_AFFINE && w->bits != 4 && w->bits != 8) return code_unpacker_make(w->bits);
+    return (struct code_unpacker){0};
+}
+
+// Outputs [first, first + 16), those from last on being the one before it.
+static void take_outputs(struct packing *p, int64_t first, int64_t last) {
+    const struct weight *w = p->w;
+    for (int j = 0; j < PACK_OUTS; j++) p->outputs[j] = first + j < last ? first + j : last - 1;
+    if (w->kind != WEIGHT_AFFINE) return;
+    load_group_columns(w, w->scales, p->outputs, p->k0 / w->group, p->depth / w->group, p->scales);
+    load_group_columns(w, w->biases, p->outputs, p->k0 / w->group, p->depth / w->group, p->biases);
 }
 
 void pack_bf16_panel(const struct weight *w, int64_t first, int64_t last, int64_t k0, int64_t depth, void *scratch,
                      uint8_t *panel) {
     struct packing p = open_packing(w, k0, depth, scratch);
-    struct code_unpacker u = {0};
-    if (w->kind == WEIGHT_AFFINE && w->bits != 4 && w->bits != 8) u = code_unpacker_make(w->bits);
+    struct code_unpacker u = unpacker_of(w);
     for (int64_t o = first; o < last; o += PACK_OUTS, panel += p.padded / PACK_DEPTH * PACK_TILE) {
-        for (int j = 0; j < PACK_OUTS; j++) p.outputs[j] = o + j < last ? o + j : last - 1;
-        if (w->kind == WEIGHT_AFFINE) {
-            load_group_columns(w, w->scales, p.outputs, k0 / w->group, depth / w->group, p.scales);
-            load_group_columns(w, w->biases, p.outputs, k0 / w->group, depth / w->group, p.biases);
-        }
-        if (w->kind == WEIGHT_AFFINE && w->bits == 4)
+        take_outputs(&p, o, last);
+        if (w->kind == WEIGHT_AFFINE && w->bits == 4) {
             pack_q4(&p, panel);
-        else
-            pack_expanded(&p, &u, panel);
+            continue;
+        }
+        const uint8_t *rows[PACK_OUTS];
+        for (int j = 0; j < PACK_OUTS; j++) rows[j] = (const uint8_t *)row_of(&p, &u, j);
+        pack_rows(rows, p.padded, panel);
     }
+}
+
+const uint16_t *pack_bf16_rows(const struct weight *w, int64_t first, int64_t last, void *scratch, int64_t *stride) {
+    struct packing p = open_packing(w, 0, w->n_in, scratch);
+    struct code_unpacker u = unpacker_of(w);
+    take_outputs(&p, first, last);
+    const uint16_t *row = NULL;
+    for (int64_t j = last - first < PACK_OUTS ? last - first - 1 : PACK_OUTS - 1; j >= 0; j--)
+        row = row_of(&p, &u, (int)j);
+    *stride = row == p.rows ? p.padded : w->n_in;
+    return row;
 }
 
 void pack_bf16_row(const float *x, int64_t n_in, bool interleaved, uint16_t *row) {

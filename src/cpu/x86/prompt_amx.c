@@ -8,12 +8,13 @@
 #include "cpu/x86/tiles_amx.h"
 #include "cpu/x86/x86.h"
 
-#define OUT_BLOCK   256
-#define PANEL_DEPTH 1024 // by OUT_BLOCK: a quarter of a 2 MiB second-level cache
-#define ROW_BLOCK   2048 // expanding a panel costs as much as multiplying some 100 rows by it
-#define CHUNK_ROWS  256  // whose sums stay in the second-level cache while they go through a panel
-#define STEP        32   // rows and outputs of four accumulator tiles
-#define STEP_DEPTH  512  // of STEP rows: they stay in the first-level cache while a panel streams past
+#define OUT_BLOCK     256
+#define PANEL_DEPTH   2048 // by OUT_BLOCK: half of a 2 MiB second-level cache
+#define ROW_BLOCK     2048 // expanding a panel costs as much as multiplying some 100 rows by it
+#define STEP          32   // rows and outputs of four accumulator tiles
+#define STEP_DEPTH    512  // of STEP rows: they stay in the first-level cache while a panel streams past
+#define SUM_STRIDE    (OUT_BLOCK + 16)
+#define STREAM_FLOATS (1 << 19) // of all outputs: the second-level cache
 
 // Rows are 64 bytes further apart than needed, so that equal columns of many rows do not meet in one set of a cache.
 static size_t row_bytes(int64_t n_in, int group) {
@@ -31,16 +32,17 @@ static void prepare_interleaved(const float *x, int64_t n_in, int group, void *r
     pack_bf16_row(x, n_in, true, row);
 }
 
-// STEP_DEPTH of inputs for a chunk of rows and all outputs of a call.
+// STEP_DEPTH of inputs for up to STEP rows and all outputs of a call.
 struct pass {
     const char *rows; // at the first input
     int64_t row_bytes, n_row;
     const uint8_t *panel; // at the first input
     int64_t panel_stride; // bytes from 16 outputs to the next
     int64_t n_tile;       // of depth
-    float *y;
-    int64_t y_stride, n_out;
-    bool first; // sums start at zero, else at what y holds
+    int64_t n_out;
+    const float *from; // sums so far; NULL: zeros
+    int64_t from_stride;
+    float *to; // [STEP][SUM_STRIDE]: sums stay in one place near by until they are done
 };
 
 // Tiles 0 to 3 are sums of rows 0..15 | 16..31 by outputs 0..15 | 16..31, 4 and 5 the rows, 6 and 7 the outputs.
@@ -51,8 +53,6 @@ static void configure(int64_t n_row, int64_t n_out) {
     for (int i = 6; i < 8; i++) tile_shape(&s, i, 16, n_out * (int64_t)sizeof(float));
     _tile_loadconfig(&s);
 }
-
-static inline const char *pass_rows(const struct pass *p, int64_t row) { return p->rows + row * p->row_bytes; }
 
 static inline const uint8_t *pass_panel(const struct pass *p, int64_t out) {
     return p->panel + out / PACK_OUTS * p->panel_stride;
@@ -82,100 +82,112 @@ static inline __attribute__((always_inline)) void multiply_and_load(const struct
 
 // 32 rows by 32 outputs. The first operands are loaded already; the last products load those of the next step, so that
 // they are on their way while the sums are stored.
-static void full_step(const struct pass *p, int64_t row, int64_t out, const char *next_a, const uint8_t *next_b) {
-    const char *a = pass_rows(p, row);
+static void full_step(const struct pass *p, int64_t out, const uint8_t *next_b) {
     const uint8_t *b = pass_panel(p, out);
-    float *y0 = p->y + row * p->y_stride + out, *y1 = y0 + 16 * p->y_stride;
-    int64_t y_bytes = p->y_stride * (int64_t)sizeof(float);
-    if (p->first) {
+    const int64_t to_bytes = SUM_STRIDE * sizeof(float);
+    float *to = p->to + out;
+    if (p->from == NULL) {
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
     } else {
-        _tile_loadd(0, y0, y_bytes);
-        _tile_loadd(1, y0 + 16, y_bytes);
-        _tile_loadd(2, y1, y_bytes);
-        _tile_loadd(3, y1 + 16, y_bytes);
+        const float *from = p->from + out, *high = from + 16 * p->from_stride;
+        int64_t from_bytes = p->from_stride * (int64_t)sizeof(float);
+        _tile_loadd(0, from, from_bytes);
+        _tile_loadd(1, from + 16, from_bytes);
+        _tile_loadd(2, high, from_bytes);
+        _tile_loadd(3, high + 16, from_bytes);
     }
-    for (int64_t k = 1; k < p->n_tile; k++) multiply_and_load(p, a + k * 64, b + k * PACK_TILE);
-    multiply_and_load(p, next_a, next_b);
-    _tile_stored(0, y0, y_bytes);
-    _tile_stored(1, y0 + 16, y_bytes);
-    _tile_stored(2, y1, y_bytes);
-    _tile_stored(3, y1 + 16, y_bytes);
+    for (int64_t k = 1; k < p->n_tile; k++) multiply_and_load(p, p->rows + k * 64, b + k * PACK_TILE);
+    multiply_and_load(p, p->rows, next_b);
+    _tile_stored(0, to, to_bytes);
+    _tile_stored(1, to + 16, to_bytes);
+    _tile_stored(2, to + 16 * SUM_STRIDE, to_bytes);
+    _tile_stored(3, to + 16 * SUM_STRIDE + 16, to_bytes);
 }
 
-// The same products for fewer than 32 rows or outputs: up to 16 rows by 16 outputs at a time.
+// The same products for up to 16 rows by 16 outputs.
 static void partial_step(const struct pass *p, int64_t row, int64_t out) {
-    const char *a = pass_rows(p, row);
+    const char *a = p->rows + row * p->row_bytes;
     const uint8_t *b = pass_panel(p, out);
-    float *y = p->y + row * p->y_stride + out;
-    int64_t y_bytes = p->y_stride * (int64_t)sizeof(float);
-    if (p->first)
+    if (p->from == NULL)
         _tile_zero(0);
     else
-        _tile_loadd(0, y, y_bytes);
+        _tile_loadd(0, p->from + row * p->from_stride + out, p->from_stride * (int64_t)sizeof(float));
     for (int64_t k = 0; k < p->n_tile; k++) {
         _tile_loadd(4, a + k * 64, p->row_bytes);
         _tile_loadd(6, b + k * PACK_TILE, 64);
         _tile_dpbf16ps(0, 4, 6);
     }
-    _tile_stored(0, y, y_bytes);
+    _tile_stored(0, p->to + row * SUM_STRIDE + out, SUM_STRIDE * sizeof(float));
 }
 
-static void multiply_full(const struct pass *p, int64_t n_row, int64_t n_out) {
-    int64_t per_row = n_out / STEP, n_step = n_row / STEP * per_row;
-    if (n_step == 0) return;
-    configure(16, 16);
-    load_operands(p, pass_rows(p, 0), pass_panel(p, 0));
-    for (int64_t s = 0; s < n_step; s++) {
-        int64_t next = s + 1 < n_step ? s + 1 : s;
-        full_step(p, s / per_row * STEP, s % per_row * STEP, pass_rows(p, next / per_row * STEP),
-                  pass_panel(p, next % per_row * STEP));
+static void multiply_pass(const struct pass *p) {
+    int64_t full = p->n_row == STEP ? p->n_out / STEP * STEP : 0;
+    if (full > 0) {
+        configure(16, 16);
+        load_operands(p, p->rows, p->panel);
+        for (int64_t out = 0; out < full; out += STEP)
+            full_step(p, out, pass_panel(p, out + STEP < full ? out + STEP : out));
     }
-}
-
-// Rows [row0, row1) and outputs [out0, out1), which lie outside the full steps.
-static void multiply_partial(const struct pass *p, int64_t row0, int64_t row1, int64_t out0, int64_t out1) {
-    for (int64_t row = row0; row < row1; row += 16) {
-        for (int64_t out = out0; out < out1; out += 16) {
-            configure(row1 - row < 16 ? row1 - row : 16, out1 - out < 16 ? out1 - out : 16);
+    for (int64_t row = 0; row < p->n_row; row += 16) {
+        for (int64_t out = full; out < p->n_out; out += 16) {
+            configure(p->n_row - row < 16 ? p->n_row - row : 16, p->n_out - out < 16 ? p->n_out - out : 16);
             partial_step(p, row, out);
         }
     }
 }
 
-static void multiply_pass(const struct pass *p) {
-    int64_t n_row = p->n_row / STEP * STEP, n_out = p->n_out / STEP * STEP;
-    multiply_full(p, n_row, n_out);
-    multiply_partial(p, 0, n_row, n_out, p->n_out);
-    multiply_partial(p, n_row, p->n_row, 0, p->n_out);
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// An output that no cache will hold until it is read goes past them; that saves reading what was there.
+static void store_sums(const struct pass *p, float *y, int64_t y_stride, bool stream) {
+    for (int64_t t = 0; t < p->n_row; t++, y += y_stride) {
+        const float *sums = p->to + t * SUM_STRIDE;
+        if (!stream)
+            memcpy(y, sums, (size_t)p->n_out * sizeof *y);
+        else
+            for (int64_t i = 0; i < p->n_out; i += 16) _mm512_stream_ps(y + i, _mm512_load_ps(sums + i));
+    }
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+// Up to STEP rows by a panel of `depth` inputs from k0 on.
+static void multiply_panel(struct pass *p, const char *rows, const uint8_t *panel, int64_t k0, int64_t depth, float *y,
+                           int64_t y_stride, bool stream) {
+    p->from = k0 > 0 ? y : NULL;
+    p->from_stride = y_stride;
+    for (int64_t k = 0; k < depth; k += STEP_DEPTH) {
+        p->rows = rows + (k0 + k) * (int64_t)sizeof(uint16_t);
+        p->panel = panel + k / PACK_DEPTH * PACK_TILE;
+        p->n_tile = (least(depth - k, STEP_DEPTH) + PACK_DEPTH - 1) / PACK_DEPTH;
+        multiply_pass(p);
+        p->from = p->to;
+        p->from_stride = SUM_STRIDE;
+    }
+    store_sums(p, y, y_stride, stream);
+}
 
 static void multiply(const struct weight *w, int64_t first, int64_t last, const void *rows, int64_t n_row, float *y,
                      int64_t y_stride, void *scratch) {
+    _Alignas(64) float sums[STEP * SUM_STRIDE];
     uint8_t *panel = scratch;
-    struct pass p = {.row_bytes = (int64_t)row_bytes(w->n_in, 0), .y_stride = y_stride, .n_out = last - first};
+    struct pass p = {.row_bytes = (int64_t)row_bytes(w->n_in, 0), .n_out = last - first, .to = sums};
+    // One block of outputs, which is wanted soon, has no gaps between its rows.
+    bool stream = y_stride > OUT_BLOCK && n_row * y_stride >= STREAM_FLOATS && (uintptr_t)y % 64 == 0 &&
+                  y_stride % 16 == 0 && p.n_out % 16 == 0;
     for (int64_t k0 = 0; k0 < w->n_in; k0 += PANEL_DEPTH) {
         int64_t depth = least(w->n_in - k0, PANEL_DEPTH);
         pack_bf16_panel(w, first, last, k0, depth, panel + OUT_BLOCK * PANEL_DEPTH * sizeof(uint16_t), panel);
         p.panel_stride = (depth + PACK_DEPTH - 1) / PACK_DEPTH * PACK_TILE;
-        for (int64_t row = 0; row < n_row; row += CHUNK_ROWS) {
-            p.n_row = least(n_row - row, CHUNK_ROWS);
-            p.y = y + row * y_stride;
-            for (int64_t k = 0; k < depth; k += STEP_DEPTH) {
-                p.rows = (const char *)rows + row * p.row_bytes + (k0 + k) * (int64_t)sizeof(uint16_t);
-                p.panel = panel + k / PACK_DEPTH * PACK_TILE;
-                p.n_tile = (least(depth - k, STEP_DEPTH) + PACK_DEPTH - 1) / PACK_DEPTH;
-                p.first = k0 + k == 0;
-                multiply_pass(&p);
-            }
+        for (int64_t row = 0; row < n_row; row += STEP) {
+            p.n_row = least(n_row - row, STEP);
+            multiply_panel(&p, (const char *)rows + row * p.row_bytes, panel, k0, depth, y + row * y_stride, y_stride,
+                           stream && k0 + depth == w->n_in);
         }
     }
     _tile_release();
+    _mm_sfence(); // streamed stores are not ordered with others
 }
 
 void cpu_x86_fill_prompt_amx(struct cpu_kernels *k) {

@@ -8,13 +8,16 @@
 // fp32 arithmetic: rows, attention, the delta rule, and linears without quantised activations.
 void cpu_x86_fill_float_avx2(struct cpu_kernels *k, enum compute compute);
 void cpu_x86_fill_float_avx512(struct cpu_kernels *k, enum compute compute);
-// Quantised weights by int8 activations.
+// Quantised weights by integer activations: int8 in both forms, int16 in rounds (int8_vnni.h).
 void cpu_x86_fill_int8_avx2(struct cpu_kernels *k);
 void cpu_x86_fill_int8_vnni(struct cpu_kernels *k);
 void cpu_x86_fill_int8_amx(struct cpu_kernels *k);
-// Products of bf16 on tiles: prompt linears, and linears of rounds where weights or activations are bf16.
+void cpu_x86_fill_int16_avx2(struct cpu_kernels *k);
+void cpu_x86_fill_int16_vnni(struct cpu_kernels *k);
+void cpu_x86_fill_int16_amx(struct cpu_kernels *k);
+// Products of bf16 on tiles: linears of prompts, linears of rounds with plain weights, attention of prompts.
 void cpu_x86_fill_prompt_amx(struct cpu_kernels *k);
-void cpu_x86_fill_rows_amx(struct cpu_kernels *k, enum compute compute);
+void cpu_x86_fill_rows_plain_amx(struct cpu_kernels *k);
 void cpu_x86_fill_attend_amx(struct cpu_kernels *k);
 
 #endif
