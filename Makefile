@@ -79,8 +79,8 @@ MAIN_OBJECTS := $O/src/cli/main.o
 all: build/tokenfold $(if $(wildcard check/*.c),build/tf-cpu-test)
 
 # build/NAME points at the build of it that was asked for last.
-.PHONY: build/tokenfold build/tf-cpu-test
-build/tokenfold build/tf-cpu-test: build/%: $O/%
+.PHONY: build/tokenfold build/tf-cpu-test build/tf-cpu-bench
+build/tokenfold build/tf-cpu-test build/tf-cpu-bench: build/%: $O/%
 	@mkdir -p build
 	@ln -sf $(patsubst build/%,%,$O)/$* $@
 
@@ -93,6 +93,16 @@ CHECK_OBJECTS  := $(patsubst %.c,$O/%.o,$(sort $(wildcard check/*.c)))
 CHECK_ARCHIVES := $(filter-out $O/libformat.a,$(call archives,cuda))
 $O/tf-cpu-test: $(CHECK_OBJECTS) $(CHECK_ARCHIVES)
 	$(link) $(CHECK_OBJECTS) -Wl,--start-group $(CHECK_ARCHIVES) -Wl,--end-group $(CUDA_LIBS) -lpthread -lm
+
+# Times of the CPU's operations at real shapes. Its measurements of arithmetic are compiled for what their names end in.
+BENCH_OBJECTS := $(patsubst %.c,$O/%.o,$(sort $(wildcard bench/*.c)))
+$O/tf-cpu-bench: $(BENCH_OBJECTS) $(CHECK_ARCHIVES)
+	$(link) $(BENCH_OBJECTS) -Wl,--start-group $(CHECK_ARCHIVES) -Wl,--end-group $(CUDA_LIBS) -lpthread -lm
+
+# SHAPES: 0.8b, 2b, 27b; all when not given.
+.PHONY: bench-kernels
+bench-kernels: build/tf-cpu-bench
+	@$O/tf-cpu-bench $(SHAPES)
 
 # Writes $2 to file $1 when it differs from what is there, so that objects and archives follow a change of their flags
 # or members.
@@ -111,6 +121,9 @@ compile = @mkdir -p $(@D) && echo "  cc    $<" && $(CC) $(CFLAGS) $1 -MMD -MP -c
 
 $O/src/cpu/x86/%.o: src/cpu/x86/%.c $O/flags
 	$(call compile,-O3 $(call isa,$<))
+
+$O/bench/peak_%.o: bench/peak_%.c $O/flags
+	$(call compile,$(ISA_$*))
 
 $O/%.o: %.c $O/flags
 	$(call compile)
@@ -157,6 +170,7 @@ help:
 	@echo "make serve PORT=8080 MODEL=FOLDER   serve another port or checkpoint"
 	@echo "make test-KIND                      one kind of test: $(TEST_KINDS)"
 	@echo "make abuse | soak                   the long tests: malformed input by the thousand; hours of load"
+	@echo "make bench-kernels SHAPES=0.8b      times of the CPU's operations, and their share of what the machine can do"
 	@echo "make fuzz FUZZ=NAME FUZZ_SECONDS=60 search for new inputs with libFuzzer (all targets when FUZZ is not given)"
 	@echo "make cuda-all                       compile the CUDA code for every architecture"
 	@echo "make format | clean                 clang-format every source; remove build/"
