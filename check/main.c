@@ -11,9 +11,23 @@
 #define MAX_SUBJECTS 32
 
 static const struct suite *const suites[] = {
-    &suite_embed,        &suite_norm,      &suite_swiglu,           &suite_linear, &suite_linear_prompt,
-    &suite_qk_store,     &suite_attention, &suite_attention_prompt, &suite_conv,   &suite_delta,
-    &suite_delta_prompt, &suite_router,    &suite_experts,          &suite_draw,
+    &suite_embed,
+    &suite_norm,
+    &suite_swiglu,
+    &suite_linear,
+    &suite_linear_prompt,
+    &suite_qk_store,
+    &suite_attention,
+    &suite_attention_prompt,
+    &suite_qk_store_e4m3,
+    &suite_attention_e4m3,
+    &suite_attention_prompt_e4m3,
+    &suite_conv,
+    &suite_delta,
+    &suite_delta_prompt,
+    &suite_router,
+    &suite_experts,
+    &suite_draw,
 };
 #define N_SUITES ((int)(sizeof suites / sizeof suites[0]))
 
@@ -60,7 +74,7 @@ static void run_suite(const struct suite *s, struct subject *subjects, int n, st
         total->passed += r.passed;
         total->failed += r.failed;
     }
-    printf("%-10s %-18s %6ld passed, %ld failed, %d faults planted, %.1f s\n", s->suite, s->op, total->passed - passed,
+    printf("%-10s %-21s %6ld passed, %ld failed, %d faults planted, %.1f s\n", s->suite, s->op, total->passed - passed,
            total->failed - failed, s->n_faults, (double)(clock_ns() - start) * 1e-9);
     fflush(stdout);
 }

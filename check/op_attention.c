@@ -20,21 +20,42 @@ struct attention_case {
 
 struct attention_data {
     const struct attention_case *c;
+    enum dtype kv;
     int n_row, row0[KV_MAX_LANES];
     float *q, *qg;
-    float *k[KV_MAX_LANES], *v[KV_MAX_LANES];
+    struct kv_rows stored[KV_MAX_LANES];
 };
 
-static struct attention_data make_data(struct run *r, const struct attention_case *c) {
+// Vectors of e4m3, of many sizes so that no scale can stand for another, and now and then of zeros.
+static float *make_e4m3(struct run *r, uint64_t seed, int64_t n_vector, int head_dim, float *scales) {
+    float *x = values_normal(r, seed, (size_t)(n_vector * head_dim), 1, DTYPE_F32);
+    for (int64_t i = 0; i < n_vector * head_dim; i++) {
+        int64_t vector = i / head_dim;
+        x[i] = vector % 37 == 5 ? 0 : x[i] / (float)(1 + vector % 7);
+    }
+    kv_round_e4m3(x, n_vector, head_dim, scales);
+    return x;
+}
+
+static struct kv_rows make_stored(struct run *r, const struct attention_case *c, enum dtype kv, int lane) {
+    int64_t n_vector = (int64_t)(c->lanes[lane].position + c->lanes[lane].n_row) * c->n_kv_head;
+    uint64_t k_seed = 61 + (uint64_t)lane, v_seed = 71 + (uint64_t)lane;
+    size_t n = (size_t)(n_vector * c->head_dim);
+    if (kv != DTYPE_E4M3)
+        return (struct kv_rows){values_normal(r, k_seed, n, 1, kv), values_normal(r, v_seed, n, 1, kv), NULL, NULL};
+    float *scales = arena_alloc(r->arena, (size_t)(2 * n_vector) * sizeof(float));
+    must(scales != NULL);
+    return (struct kv_rows){make_e4m3(r, k_seed, n_vector, c->head_dim, scales),
+                            make_e4m3(r, v_seed, n_vector, c->head_dim, scales + n_vector), scales, scales + n_vector};
+}
+
+static struct attention_data make_data(struct run *r, const struct attention_case *c, enum dtype kv) {
     const struct device *d = r->subject->device;
-    struct attention_data data = {.c = c};
-    size_t width = (size_t)(c->n_kv_head * c->head_dim);
+    struct attention_data data = {.c = c, .kv = kv};
     for (int i = 0; i < c->n_lane; i++) {
-        size_t n = (size_t)(c->lanes[i].position + c->lanes[i].n_row) * width;
         data.row0[i] = data.n_row;
         data.n_row += c->lanes[i].n_row;
-        data.k[i] = values_normal(r, 61 + (uint64_t)i, n, 1, d->kv);
-        data.v[i] = values_normal(r, 71 + (uint64_t)i, n, 1, d->kv);
+        data.stored[i] = make_stored(r, c, kv, i);
     }
     size_t n = (size_t)(data.n_row * c->n_head * c->head_dim);
     data.q = values_normal(r, 81, n, c->peak, d->activation);
@@ -52,7 +73,7 @@ static void oracle_query(const struct attention_data *data, int lane, int t, int
     const float *q = data->q + (row * c->n_head + h) * n, *gate = data->qg + (row * c->n_head + h) * 2 * n + n;
     double max = -INFINITY, sum = 0;
     for (int j = 0; j < n_key; j++) {
-        const float *k = data->k[lane] + (int64_t)j * width + kv_head * n;
+        const float *k = data->stored[lane].k + (int64_t)j * width + kv_head * n;
         score[j] = 0;
         for (int i = 0; i < n; i++) score[j] += (double)q[i] * (double)k[i];
         score[j] /= sqrt(n);
@@ -60,7 +81,7 @@ static void oracle_query(const struct attention_data *data, int lane, int t, int
     }
     memset(out, 0, (size_t)n * sizeof(double));
     for (int j = 0; j < n_key; j++) {
-        const float *v = data->v[lane] + (int64_t)j * width + kv_head * n;
+        const float *v = data->stored[lane].v + (int64_t)j * width + kv_head * n;
         double p = exp(score[j] - max);
         sum += p;
         for (int i = 0; i < n; i++) out[i] += p * (double)v[i];
@@ -96,8 +117,9 @@ static float *call(struct run *r, struct device *d, const struct attention_data 
     struct kv_lane lanes[KV_MAX_LANES];
     for (int i = 0; i < n_piece; i++) {
         int32_t position = c->lanes[pieces[i].lane].position + pieces[i].first;
-        lanes[i] = (struct kv_lane){position, pieces[i].n_row, position + pieces[i].n_row, data->k[pieces[i].lane],
-                                    data->v[pieces[i].lane]};
+        const struct kv_rows *stored = &data->stored[pieces[i].lane];
+        lanes[i] = (struct kv_lane){position,        pieces[i].n_row, position + pieces[i].n_row, stored->k, stored->v,
+                                    stored->k_scale, stored->v_scale};
         n_row += pieces[i].n_row;
     }
     float *q = arena_alloc(r->arena, (size_t)(n_row * width) * sizeof(float));
@@ -110,8 +132,8 @@ static float *call(struct run *r, struct device *d, const struct attention_data 
     struct stage s;
     stage_open(&s, r, d);
     struct kv_pool pool;
-    kv_open(&pool, &s, &(struct kv_shape){c->n_kv_head, c->head_dim, d->kv}, c->form, page_rows, lanes, n_piece, false,
-            shuffle);
+    kv_open(&pool, &s, &(struct kv_shape){c->n_kv_head, c->head_dim, data->kv}, c->form, page_rows, lanes, n_piece,
+            false, shuffle);
     struct attention_args args = {
         .batch = &pool.batch,
         .n_head = c->n_head,
@@ -167,19 +189,19 @@ static void check_prompt(struct run *r, const struct attention_data *data, const
             compare(r, "a shorter pass", r->subject->device, data, &(struct piece){0, 0, ends[i]}, 1, 64, all);
 }
 
-static void attention_case(struct run *r, const struct attention_case *c) {
-    static const int32_t page_rows[] = {1, 64, 96, 256};
+static void attention_case(struct run *r, enum dtype kv, const struct attention_case *c) {
+    static const int32_t page_rows[] = {1, 64, 96, 256, 4096};
     if (case_done(r)) return;
     case_begin(r, "heads %d/%d of %d, %d lanes, %d at %d, peak %g", c->n_head, c->n_kv_head, c->head_dim, c->n_lane,
                c->lanes[0].n_row, c->lanes[0].position, c->peak);
-    struct attention_data data = make_data(r, c);
+    struct attention_data data = make_data(r, c, kv);
     struct piece whole[KV_MAX_LANES];
     for (int i = 0; i < c->n_lane; i++) whole[i] = (struct piece){i, 0, c->lanes[i].n_row};
     const float *all = call(r, r->subject->device, &data, whole, c->n_lane, 17, 90);
     const struct tolerance *t = r->subject->device->compute == COMPUTE_F32 ? &attention_f32 : &sum_bf16;
     expect_close(r, "outputs", all, oracle(r, &data), (size_t)(data.n_row * c->n_head * c->head_dim), t);
     if (case_done(r)) return;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < (c->head_dim > KV_LONG_PAGE_DIM ? 4 : 5); i++)
         compare(r, "another page size", r->subject->device, &data, whole, c->n_lane, page_rows[i], all);
     for (int i = 0; i < 2; i++)
         if (r->subject->others[i] != NULL)
@@ -190,25 +212,30 @@ static void attention_case(struct run *r, const struct attention_case *c) {
         check_prompt(r, &data, all);
 }
 
-static void run_rows(struct run *r) {
-    attention_case(r, &(struct attention_case){FORM_ROWS, 4, 2, 32, 2, 3, {{70, 3}, {0, 1}, {510, 4}}});
+static void rows_cases(struct run *r, enum dtype kv) {
+    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 4, 2, 32, 2, 3, {{70, 3}, {0, 1}, {510, 4}}});
     if (r->hunting) return;
-    attention_case(r, &(struct attention_case){FORM_ROWS, 6, 2, 16, 1, 4, {{0, 5}, {63, 1}, {64, 2}, {1022, 4}}});
-    attention_case(r, &(struct attention_case){FORM_ROWS, 4, 4, 64, 8, 2, {{127, 3}, {300, 1}}});
-    attention_case(r, &(struct attention_case){FORM_ROWS, 6, 1, 256, 3, 2, {{511, 3}, {65, 1}}});
-    attention_case(r, &(struct attention_case){FORM_ROWS, 2, 1, 64, 2, 1, {{4094, 5}}});
+    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 6, 2, 16, 1, 4, {{0, 5}, {63, 1}, {64, 2}, {1022, 4}}});
+    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 4, 4, 64, 8, 2, {{127, 3}, {300, 1}}});
+    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 6, 1, 256, 3, 2, {{511, 3}, {65, 1}}});
+    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 2, 1, 64, 2, 1, {{4094, 5}}});
 }
 
-static void run_prompt(struct run *r) {
+static void prompt_cases(struct run *r, enum dtype kv) {
     static const int n_rows[] = {1, 2, 3, 4, 5, 63, 64, 65, 127, 128, 129, 200};
-    attention_case(r, &(struct attention_case){FORM_PROMPT, 4, 2, 16, 2, 1, {{64, 70}}});
+    attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 4, 2, 16, 2, 1, {{64, 70}}});
     if (r->hunting) return;
     for (int i = 0; i < 12; i++)
         attention_case(
-            r, &(struct attention_case){FORM_PROMPT, 4, 1 + i % 2, 32, 1 + i % 3, 1, {{i % 2 * 192, n_rows[i]}}});
-    attention_case(r, &(struct attention_case){FORM_PROMPT, 6, 1, 256, 3, 1, {{192, 66}}});
-    attention_case(r, &(struct attention_case){FORM_PROMPT, 2, 1, 64, 3, 1, {{4032, 64}}});
+            r, kv, &(struct attention_case){FORM_PROMPT, 4, 1 + i % 2, 32, 1 + i % 3, 1, {{i % 2 * 192, n_rows[i]}}});
+    attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 6, 1, 256, 3, 1, {{192, 66}}});
+    attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 2, 1, 64, 3, 1, {{4032, 64}}});
 }
+
+static void run_rows(struct run *r) { rows_cases(r, r->subject->device->kv); }
+static void run_prompt(struct run *r) { prompt_cases(r, r->subject->device->kv); }
+static void run_rows_e4m3(struct run *r) { rows_cases(r, DTYPE_E4M3); }
+static void run_prompt_e4m3(struct run *r) { prompt_cases(r, DTYPE_E4M3); }
 
 // ---- faults ----
 
@@ -280,6 +307,42 @@ static void split_by_rows(struct device *d, const struct attention_args *a) {
     if (a->out.n_row > 1) corrupt_last_bit(d, a->out, 0, 0);
 }
 
+// Of e4m3: with another scale for the values of KV head 0 at the first position, which is put back afterwards.
+static void with_scale(struct device *d, const struct attention_args *a, float (*change)(float)) {
+    char *at = (char *)a->kv.pages + kv_scale_offset(&a->kv, &a->batch->lanes[0], a->n_kv_head, 0, 0, true);
+    float right, wrong;
+    d->copy_out(d, &right, at, sizeof right);
+    wrong = change(right);
+    d->copy_in(d, at, &wrong, sizeof wrong);
+    d->ops->attention(d, a);
+    struct error e;
+    must(d->sync(d, &e) == STATUS_OK);
+    d->copy_in(d, at, &right, sizeof right);
+}
+
+static float one(float scale) {
+    (void)scale;
+    return 1;
+}
+static float twice(float scale) { return 2 * scale; }
+
+static void no_scale(struct device *d, const struct attention_args *a) { with_scale(d, a, one); }
+static void twice_the_scale(struct device *d, const struct attention_args *a) { with_scale(d, a, twice); }
+
+static void with_scales_at(struct device *d, const struct attention_args *a, int64_t rows_off) {
+    struct attention_args b = *a;
+    b.kv.scale_offset += rows_off * (int64_t)sizeof(float);
+    d->ops->attention(d, &b);
+}
+
+static void scale_of_next(struct device *d, const struct attention_args *a) { with_scales_at(d, a, 1); }
+static void scale_of_head(struct device *d, const struct attention_args *a) { with_scales_at(d, a, a->kv.page_rows); }
+
+// The values' scales for the keys.
+static void scale_of_values(struct device *d, const struct attention_args *a) {
+    with_scales_at(d, a, (int64_t)a->n_kv_head * a->kv.page_rows);
+}
+
 static void plant_pages(struct ops *o) { o->attention = swapped_pages; }
 static void plant_mask(struct ops *o) { o->attention = sees_one_less; }
 static void plant_head(struct ops *o) { o->attention = wrong_head; }
@@ -289,7 +352,14 @@ static void plant_scaled(struct ops *o) { o->attention = scaled; }
 static void plant_end(struct ops *o) { o->attention = past_end; }
 static void plant_stale(struct ops *o) { o->attention = stale_row; }
 static void plant_split(struct ops *o) { o->attention = split_by_rows; }
+static void plant_no_scale(struct ops *o) { o->attention = no_scale; }
+static void plant_twice(struct ops *o) { o->attention = twice_the_scale; }
+static void plant_next_scale(struct ops *o) { o->attention = scale_of_next; }
+static void plant_head_scale(struct ops *o) { o->attention = scale_of_head; }
+static void plant_value_scale(struct ops *o) { o->attention = scale_of_values; }
 
+// Those from N_FAULTS on are for e4m3 only.
+#define N_FAULTS 9
 static const struct fault faults[] = {
     {"two pages swapped", plant_pages},
     {"the newest keys not seen", plant_mask},
@@ -300,29 +370,29 @@ static const struct fault faults[] = {
     {"one past the end", plant_end},
     {"a stale row", plant_stale},
     {"a last bit that depends on T", plant_split},
+    {"a scale left out", plant_no_scale},
+    {"a scale doubled", plant_twice},
+    {"the next position's scale", plant_next_scale},
+    {"the next head's scale", plant_head_scale},
+    {"a value's scale for a key", plant_value_scale},
 };
+#define N_FAULTS_E4M3 ((int)(sizeof faults / sizeof *faults))
 
-const struct suite suite_attention = {"qwen-pages",
-                                      "attention",
-                                      run_rows,
-                                      faults,
-                                      9,
-                                      {.max_round_rows = 16,
-                                       .head_dim = 256,
-                                       .n_head = 6,
-                                       .n_kv_head = 1,
-                                       .max_context = MAX_CONTEXT,
-                                       .max_lanes = 8,
-                                       .max_window = CHECK_WINDOW}};
-const struct suite suite_attention_prompt = {"qwen-pages",
-                                             "attention-prompt",
-                                             run_prompt,
-                                             faults,
-                                             9,
-                                             {.max_rows = 200,
-                                              .head_dim = 256,
-                                              .n_head = 6,
-                                              .n_kv_head = 1,
-                                              .max_context = MAX_CONTEXT,
-                                              .max_lanes = 1,
-                                              .max_window = CHECK_WINDOW}};
+#define ROWS_LIMITS                                                                                                    \
+    {                                                                                                                  \
+        .max_round_rows = 16, .head_dim = 256, .n_head = 6, .n_kv_head = 1, .max_context = MAX_CONTEXT,                \
+        .max_lanes = 8, .max_window = CHECK_WINDOW                                                                     \
+    }
+const struct suite suite_attention = {"qwen-pages", "attention", run_rows, faults, N_FAULTS, ROWS_LIMITS};
+const struct suite suite_attention_e4m3 = {"qwen-pages", "attention-e4m3", run_rows_e4m3,
+                                           faults,       N_FAULTS_E4M3,    ROWS_LIMITS};
+
+#define PROMPT_LIMITS                                                                                                  \
+    {                                                                                                                  \
+        .max_rows = 200, .head_dim = 256, .n_head = 6, .n_kv_head = 1, .max_context = MAX_CONTEXT, .max_lanes = 1,     \
+        .max_window = CHECK_WINDOW                                                                                     \
+    }
+const struct suite suite_attention_prompt = {"qwen-pages", "attention-prompt", run_prompt,
+                                             faults,       N_FAULTS,           PROMPT_LIMITS};
+const struct suite suite_attention_prompt_e4m3 = {"qwen-pages", "attention-prompt-e4m3", run_prompt_e4m3,
+                                                  faults,       N_FAULTS_E4M3,           PROMPT_LIMITS};
