@@ -71,6 +71,34 @@ static void test_rounding(void **state) {
         check_rounding(h, bf16_to_float((uint16_t)h), bf16_to_float((uint16_t)(h + 1)), to_bf16);
 }
 
+// The nearest code by trying all, in double, where everything is exact; of two that are as near, the even one. NaN
+// codes are not numbers, and nothing is larger than the largest.
+static uint32_t nearest_e4m3(double x) {
+    uint32_t best = 0;
+    double distance = INFINITY;
+    for (uint32_t code = 0; code < 0x7f; code++) {
+        double d = fabs(fabs(x) - defined_value(code, 4, 3, 7));
+        if (d < distance || (d == distance && code % 2 == 0)) best = code;
+        if (d < distance) distance = d;
+    }
+    return best | (signbit(x) ? 0x80u : 0);
+}
+
+static void test_e4m3_of_every_bf16(void **state) {
+    (void)state;
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        float f = bf16_to_float((uint16_t)h);
+        if (isnan(f))
+            assert_int_equal(float_to_e4m3(f) & 0x7f, 0x7f);
+        else
+            assert_int_equal(float_to_e4m3(f), nearest_e4m3(isinf(f) ? copysign(1e9, (double)f) : (double)f));
+    }
+    // Halfway between the largest and what would come next, and beyond.
+    assert_int_equal(float_to_e4m3(463.99f), 0x7e);
+    assert_int_equal(float_to_e4m3(464.0f), 0x7e);
+    assert_int_equal(float_to_e4m3(-480.0f), 0xfe);
+}
+
 static void test_ends(void **state) {
     (void)state;
     assert_int_equal(float_to_f16(65519.99f), 0x7bff);
@@ -90,9 +118,8 @@ static void test_ends(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f16_every_code),
-        cmocka_unit_test(test_e4m3_every_code),
-        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_f16_every_code), cmocka_unit_test(test_e4m3_every_code),
+        cmocka_unit_test(test_rounding),       cmocka_unit_test(test_e4m3_of_every_bf16),
         cmocka_unit_test(test_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -64,6 +64,34 @@ static void test_pages_of_real_shapes(void **state) {
     assert_int_equal(page_lay_out(&moe, 96, DTYPE_F32).page_bytes, 2 * 96 * 20 * KIB);
 }
 
+// A byte an element and four a vector: in heads of 256, 65/128 of bf16.
+static void test_pages_of_e4m3(void **state) {
+    (void)state;
+    struct model_config dense = shape_27b(), moe = shape_35b();
+    assert_int_equal(page_lay_out(&dense, 256, DTYPE_E4M3).page_bytes, 16 * MIB / 128 * 65);
+    assert_int_equal(page_lay_out(&moe, 256, DTYPE_E4M3).page_bytes, 5 * MIB / 128 * 65);
+    struct model_config odd = moe; // heads of 7, in 3 layers of 1 KV head
+    odd.n_attention_layers = 3;
+    odd.n_kv_heads = 1;
+    odd.head_dim = 7;
+    for (int32_t rows = 1; rows <= 4096; rows++) {
+        struct model_config configs[] = {dense, moe, odd};
+        for (int i = 0; i < 3; i++) {
+            const struct model_config *c = &configs[i];
+            struct page_layout l = page_lay_out(c, rows, DTYPE_E4M3);
+            int64_t n_vector = 2 * c->n_kv_heads * rows;
+            assert_int_equal(l.layer_bytes, n_vector * c->head_dim);
+            assert_int_equal(l.scale_bytes, n_vector * 4);
+            assert_int_equal(l.scale_start % 4, 0);
+            assert_true(l.scale_start >= c->n_attention_layers * l.layer_bytes);
+            assert_true(l.scale_start < c->n_attention_layers * l.layer_bytes + 4);
+            int64_t end = l.scale_start + c->n_attention_layers * l.scale_bytes;
+            assert_true(l.page_bytes % LAYOUT_ALIGN == 0 && l.page_bytes >= end && l.page_bytes < end + LAYOUT_ALIGN);
+        }
+    }
+    assert_int_equal(page_lay_out(&dense, 256, DTYPE_BF16).scale_bytes, 0);
+}
+
 // 40 MiB of the targets in the memory design belong to a drafter's ring.
 static void test_runs_of_real_shapes(void **state) {
     (void)state;
@@ -177,6 +205,7 @@ static void test_scratch(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pages_of_real_shapes),
+        cmocka_unit_test(test_pages_of_e4m3),
         cmocka_unit_test(test_runs_of_real_shapes),
         cmocka_unit_test(test_parts_of_a_run),
         cmocka_unit_test(test_scratch),
