@@ -27,13 +27,15 @@ struct rig *rig_open(const char *dir, const struct rig_options *o) {
         .max_context = context,
         .page_rows = o->page_rows != 0 ? o->page_rows : 256,
         .pass_rows = context < PROMPT_MAX_ROWS ? (context + 63) / 64 * 64 : PROMPT_MAX_ROWS,
-        .kv = r->device->kv,
+        .kv = o->fp8 ? DTYPE_E4M3 : r->device->kv,
     };
     int64_t scratch = model_scratch_bytes(r->model, r->device, &r->limits);
     must(scratch > 0);
     need(model_load(r->model, r->device, &r->limits, NULL, NULL, &e), &e);
     r->run_layout = run_lay_out(r->config, RIG_WINDOW, r->device->activation);
+    r->page_layout = page_lay_out(r->config, r->limits.page_rows, r->limits.kv);
     r->page_bytes = model_page_bytes(r->model, r->limits.page_rows, r->limits.kv);
+    must(r->page_bytes == r->page_layout.page_bytes);
     r->run_bytes = model_run_bytes(r->model, RIG_WINDOW, r->device->activation);
     must(r->run_bytes == r->run_layout.bytes);
     r->n_page = (context + RIG_WINDOW + r->limits.page_rows - 1) / r->limits.page_rows;
@@ -167,21 +169,29 @@ void stream_read_state(const struct stream *s, void *out) {
     run_read_state(r, lane.run, s->position, out);
 }
 
+static size_t vector_bytes(const struct rig *r) { return (size_t)r->config->head_dim * dtype_bytes(r->limits.kv); }
+
+static size_t scale_bytes(const struct rig *r) { return r->limits.kv == DTYPE_E4M3 ? sizeof(float) : 0; }
+
+static int64_t n_planes(const struct rig *r) { return r->config->n_attention_layers * 2 * r->config->n_kv_heads; }
+
 int64_t stream_kv_bytes(const struct rig *r, int32_t n) {
-    const struct model_config *c = r->config;
-    return c->n_attention_layers * 2 * c->n_kv_heads * n * c->head_dim * (int64_t)dtype_bytes(r->limits.kv);
+    return n_planes(r) * n * (int64_t)(vector_bytes(r) + scale_bytes(r));
 }
 
 void stream_read_kv(const struct stream *s, int32_t n, void *out) {
     const struct rig *r = s->rig;
     int32_t rows = r->limits.page_rows;
-    size_t row_bytes = (size_t)r->config->head_dim * dtype_bytes(r->limits.kv);
-    int64_t n_plane = r->config->n_attention_layers * 2 * r->config->n_kv_heads;
     char *to = out;
-    for (int64_t plane = 0; plane < n_plane; plane++)
-        for (int32_t p = 0; p < n; p++, to += row_bytes)
-            memcpy(to, r->pages + s->table[p / rows] * r->page_bytes + (size_t)(plane * rows + p % rows) * row_bytes,
-                   row_bytes);
+    for (int64_t plane = 0; plane < n_planes(r); plane++)
+        for (int32_t p = 0; p < n; p++) {
+            const char *page = r->pages + s->table[p / rows] * r->page_bytes;
+            size_t row = (size_t)(plane * rows + p % rows);
+            memcpy(to, page + row * vector_bytes(r), vector_bytes(r));
+            to += vector_bytes(r);
+            memcpy(to, page + r->page_layout.scale_start + row * scale_bytes(r), scale_bytes(r));
+            to += scale_bytes(r);
+        }
 }
 
 int32_t argmax(const float *logits, int64_t n) {

@@ -7,6 +7,7 @@
 #include "cpu/device_cpu.h"
 #include "model/layout.h"
 #include "model/model.h"
+#include <stdbool.h>
 
 #define RIG_LANES  4
 #define RIG_RUNS   16 // runs for kept and copied states lie behind the lanes'
@@ -18,6 +19,7 @@ struct rig_options {
     int n_threads;     // 0: 2
     int32_t page_rows; // 0: 256
     int32_t context;   // 0: 512
+    bool fp8;          // keys and values in e4m3; else the device's own type
     int fill;          // byte that memory starts as: 0 is 0xff (NaN garbage), -1 is zeros
 };
 
@@ -27,6 +29,7 @@ struct rig {
     const struct model_config *config;
     struct model_limits limits;
     struct run_layout run_layout;
+    struct page_layout page_layout;
     int64_t page_bytes, run_bytes;
     int32_t n_page; // of one lane
     char *pages, *runs;
@@ -68,7 +71,8 @@ int64_t stream_state_bytes(const struct rig *r);
 void stream_read_state(const struct stream *s, void *out);
 void run_read_state(const struct rig *r, void *run, int32_t position, void *out);
 
-// Keys and values of positions [0, n), layer by layer, in order of position.
+// Keys and values of positions [0, n) as they are stored, layer by layer, in order of position; each vector's scale
+// behind it, if it has one.
 int64_t stream_kv_bytes(const struct rig *r, int32_t n);
 void stream_read_kv(const struct stream *s, int32_t n, void *out);
 

@@ -18,6 +18,7 @@ struct setting {
     const char *folder;
     enum compute compute;
     enum cpu_isa isa;
+    bool fp8; // keys and values
     char dir[512], name[128];
 };
 
@@ -28,8 +29,15 @@ static const char *compute_name(enum compute c) {
 static bool is_large(const char *folder) { return strstr(folder, "realdims") != NULL; }
 
 // A sample: portable C on small models; the best instruction set on all; those between on one dense and one MoE model.
-static bool sampled(const char *folder, enum compute compute, enum cpu_isa isa) {
+// 8-bit keys and values, whose operations are the same for all precisions: by default on some small and one of real
+// size.
+static bool sampled(const char *folder, enum compute compute, enum cpu_isa isa, bool fp8) {
     if (full) return true;
+    if (fp8)
+        return (compute == COMPUTE_AUTO && isa == cpu_isa_detect() &&
+                (strcmp(folder, "dense-hf-tied-text") == 0 || strcmp(folder, "moe-mlx4-g64") == 0 ||
+                 strcmp(folder, "dense-realdims-mlx4") == 0)) ||
+               (compute == COMPUTE_F32 && isa == ISA_C && strcmp(folder, "dense-hf-tied-text") == 0);
     if (isa == cpu_isa_detect()) return !is_large(folder) || compute == COMPUTE_AUTO;
     if (isa == ISA_C)
         return strcmp(folder, "moe-mlx4-g64") == 0 ||
@@ -47,11 +55,13 @@ static void for_each(void (*check)(const struct setting *)) {
     static const enum compute computes[] = {COMPUTE_F32, COMPUTE_BF16, COMPUTE_AUTO};
     for (int i = 0; golden_folders[i] != NULL; i++)
         for (int j = 0; j < 3; j++)
-            for (enum cpu_isa isa = ISA_C; isa <= cpu_isa_detect(); isa++) {
-                struct setting s = {.folder = golden_folders[i], .compute = computes[j], .isa = isa};
-                if (!sampled(s.folder, s.compute, isa)) continue;
+            for (int k = 0; k < 2 * ((int)cpu_isa_detect() + 1); k++) {
+                enum cpu_isa isa = (enum cpu_isa)(k / 2);
+                struct setting s = {.folder = golden_folders[i], .compute = computes[j], .isa = isa, .fp8 = k % 2 == 1};
+                if (!sampled(s.folder, s.compute, isa, s.fp8)) continue;
                 snprintf(s.dir, sizeof s.dir, "%s/%s", golden_root(), s.folder);
-                snprintf(s.name, sizeof s.name, "%s, %s, %s", s.folder, compute_name(s.compute), cpu_isa_name(isa));
+                snprintf(s.name, sizeof s.name, "%s, %s%s, %s", s.folder, compute_name(s.compute),
+                         s.fp8 ? " with fp8 keys and values" : "", cpu_isa_name(isa));
                 check(&s);
             }
 }
@@ -59,6 +69,7 @@ static void for_each(void (*check)(const struct setting *)) {
 static struct rig *open_rig(const struct setting *s, struct rig_options o) {
     o.compute = s->compute;
     o.isa = s->isa;
+    o.fp8 = s->fp8;
     return rig_open(s->dir, &o);
 }
 
