@@ -97,6 +97,28 @@ def check_logits(folder, golden, directory):
                 check(other.bytes == file.bytes, f"{name}: {more} changes bits")
 
 
+def check_fp8(folder, golden, directory):
+    """Keys and values in 8 bits change logits, by no more than bf16 products may, and are as exact as others."""
+    ids = ",".join(map(str, golden.values("ids.300")))
+    usual = logits_of(folder, ids, directory).values("logits")
+    file = logits_of(folder, ids, directory, "--kv-dtype", "fp8")
+    got = file.values("logits")
+    size = math.fsum(b * b for b in usual)
+    relative = math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(got, usual)) / size)
+    check(relative > 0, f"{folder}: --kv-dtype fp8 changes nothing")
+    if not folder.startswith("moe"):  # where near-ties in the router change whole rows
+        check(relative <= LOSSY_REL_L2, f"{folder}: --kv-dtype fp8 changes logits by {relative:.2e}")
+    check(logits_of(folder, ids, directory, "--kv-dtype", "bf16").values("logits") == usual,
+          f"{folder}: --kv-dtype bf16 is not the default")
+    for more in (["--pass-rows", 64], ["--threads", 1]):
+        other = logits_of(folder, ids, directory, "--kv-dtype", "fp8", *more)
+        check(other.bytes == file.bytes, f"{folder}, fp8 keys and values: {more} changes bits")
+    reply = ["--tokens", ids, "--temperature", 0, "--ignore-eos", "--kv-dtype", "fp8"]
+    long = run(folder, *reply, "--max-tokens", 24).strip().split(",")
+    short = run(folder, *reply, "--max-tokens", 8, "--pass-rows", 64, "--threads", 1).strip().split(",")
+    check(len(long) == 24 and short == long[:8], f"{folder}, fp8: the short reply is not a prefix of the long one")
+
+
 def check_replies(folder, golden):
     with open(f"{ROOT}/{folder}/golden.json", encoding="utf-8") as f:
         greedy = json.load(f)["greedy"]
@@ -123,6 +145,8 @@ def main():
             golden = Safetensors(f"{ROOT}/{folder}/golden.safetensors")
             check_logits(folder, golden, directory)
             check_replies(folder, golden)
+            if FULL or folder in ("dense-hf-tied-text", "moe-realdims-mlx4"):
+                check_fp8(folder, golden, directory)
     print(f"{len(failures)} failures")
     return 1 if failures else 0
 
