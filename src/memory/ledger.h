@@ -4,8 +4,8 @@
 //
 // With windows every claim takes the pages of a whole context. With pages it takes what prompt + reply need, less the
 // full pages that it shares with an entry of the prompt cache. Unless pages_all, lane 0 has the room of a whole window
-// set aside (any pages of that number, and a run of its own), and takes a claim that does not fit beside it; what is set
-// aside may hold reclaimable cache entries meanwhile.
+// set aside (any pages of that number, and a run of its own), and takes a claim that does not fit beside it; what is
+// set aside may hold reclaimable cache entries meanwhile.
 //
 // Order: by priority, then first come first served. The first of the line (the head) is never starved: it is seated at
 // the latest when all that were seated when it became the head have ended. A later claim may pass it only if that stays

@@ -1,7 +1,7 @@
 // Owns the index of the prompt cache: which token prefixes have their keys, values and recurrent state kept, and where.
-// An entry is a prefix up to a kept position, a multiple of 64. Its pages are held by reference count, so entries of one
-// conversation hold their common pages once, in the pool and in the host tier alike. No device calls: what is to be
-// copied is told, and the caller copies. Only the engine thread calls it; texts may be made and freed by any thread.
+// An entry is a prefix up to a kept position, a multiple of 64. Its pages are held by reference count, so entries of
+// one conversation hold their common pages once, in the pool and in the host tier alike. No device calls: what is to be
+// copied is told, and the caller copies. Only the engine thread calls it.
 //
 // The page that holds an entry's position is the very page of the lane that computed it: rows before the position never
 // change, rows after it belong to the lane. Whoever resumes copies that page up to the position and shares the others.
@@ -69,12 +69,12 @@ struct prefix_match {
     int32_t expected;           // a longer position that a seated lane will keep; 0: none
 };
 
-// The longest usable entry for a prompt: one that leaves at least one row to compute, of the same salt, whose tokens are
-// all equal. Counts nothing: a hit is counted when it is resumed from.
+// The longest usable entry for a prompt: one that leaves at least one row to compute, of the same salt, whose tokens
+// are all equal.
 void prefix_find(const struct prefix *p, const struct text *prompt, struct prefix_match *out);
 
-// For the log, after a miss: *at is the number of leading tokens that some entry of the same salt has in common with the
-// prompt, at most, and *kept is that entry's position. False: no entry has the first token in common.
+// For the log, after a miss: *at is the most leading tokens that an entry of the same salt has in common with the
+// prompt, and *kept is that entry's position. False: no entry has the first token in common.
 bool prefix_find_difference(const struct prefix *p, const struct text *prompt, int32_t *at, int32_t *kept);
 
 // ---- keeping: `lane` is the ledger's lane number ----
