@@ -66,7 +66,7 @@ static enum status make_plan(struct engine *e, struct plan *plan, int64_t *reser
     const struct engine_options *o = &e->options;
     int64_t total = machine_memory_total(), available;
     available = e->device->memory != NULL ? e->device->memory(e->device, &total) : machine_memory_available();
-    enum status s = plan_reserve(total, reserve, error);
+    enum status s = plan_reserve(total, PLAN_RESERVE_CPU, reserve, error);
     if (s != STATUS_OK) return s;
     const struct model_config *c = model_get_config(e->model);
     int32_t most = c->n_context < PLAN_CONTEXT_MAX ? (int32_t)c->n_context : PLAN_CONTEXT_MAX;
@@ -83,6 +83,7 @@ static enum status make_plan(struct engine *e, struct plan *plan, int64_t *reser
                              .run_bytes = e->run_bytes,
                              .page_rows = PAGE_ROWS,
                              .max_window = MAX_WINDOW,
+                             .windows = true,
                              .parallel = o->parallel,
                              .context = o->context,
                              .context_max = most};
@@ -120,7 +121,7 @@ static void describe(struct engine *e, const struct plan *plan, int64_t reserve)
     i->max_tokens = e->options.max_tokens;
     i->weight_bytes = model_weight_bytes(e->model);
     i->round_bytes = model_round_bytes(e->model);
-    i->scratch_bytes = plan->used_bytes - i->weight_bytes - plan->stream_bytes;
+    i->scratch_bytes = plan->parts[PLAN_SCRATCH];
     i->window_bytes = plan->window_bytes;
     i->reserve_bytes = reserve;
     snprintf(i->start_sentence, sizeof i->start_sentence,
@@ -130,7 +131,7 @@ static void describe(struct engine *e, const struct plan *plan, int64_t reserve)
              "of %.2f GiB; prompt passes of up to %d rows; no prompt cache; no drafter",
              e->device->name, (double)i->weight_bytes / gib, (double)i->scratch_bytes / gib, plan->parallel,
              plan->parallel == 1 ? "" : "s", plan->context, (double)plan->window_bytes / gib, kv_name(i->kv),
-             (double)(plan->left_bytes - plan->stream_bytes) / gib, (double)reserve / gib,
+             (double)plan->unused_bytes / gib, (double)reserve / gib,
              e->options.pass_rows > 0 ? e->options.pass_rows : PROMPT_MAX_ROWS);
 }
 

@@ -53,10 +53,10 @@ struct claim {
     // Set by the caller before ledger_enqueue; prompt and reply have passed ledger_check.
     int64_t prompt, reply;
     int32_t priority;  // smaller is sooner
-    struct text *text; // the prompt; held until ledger_release; NULL: resumes from nothing and keeps nothing
+    struct text *text; // the prompt, the caller's, until the claim ends; NULL: resumes from nothing and keeps nothing
     const struct prefix_cut *cuts; // the caller's, as long as the claim is seated
     int32_t n_cut;
-    bool cold; // do not resume
+    bool cold; // does not resume, nor wait for a prefix
 
     // While it waits.
     enum ledger_wait wait;
@@ -73,14 +73,15 @@ struct claim {
         enum prefix_tier tier;
         int32_t first_page, n_page; // pages [first_page, n_page) are to be copied from `pages`, the last up to `resume`
         const int32_t *pages;       // in `tier`; valid until ledger_end_resume
-        int32_t run;                // in `tier`: its first kept_bytes; POOL_NONE where run_is_kept
+        int32_t also_to; // a run of the pool that gets the state too, so that the entry is there again; or POOL_NONE
+        int32_t run;     // in `tier`: its first kept_bytes; POOL_NONE where run_is_kept
     } source;
 
     // The ledger's own.
     struct claim *next;
     struct prefix_entry *entry;
-    int64_t waiting_since_ns;
-    bool waiting, seated, passer, ends_resume;
+    int64_t give_up_ns; // when it stops to wait for a prefix; 0: it does not wait for one
+    bool waiting, seated, passer, resuming;
 };
 
 enum ledger_answer {

@@ -67,6 +67,7 @@ struct prefix_match {
     int32_t position;           // 0: none
     enum prefix_tier tier;      // the pool where it is in both
     int32_t expected;           // a longer position that a seated lane will keep; 0: none
+    bool coming;                // it is in the host tier, and on its way into the pool
 };
 
 // The longest usable entry for a prompt: one that leaves at least one row to compute, of the same salt, whose tokens
@@ -116,17 +117,16 @@ void prefix_end_write(struct prefix *p, struct prefix_write *w, bool ok);
 
 // ---- room, and the end ----
 
-// Takes the least useful entry that is not pinned out of the pool; false: there is none. The ledger calls it.
-bool prefix_reclaim(struct prefix *p);
-void prefix_pin(struct prefix_entry *entry); // neither evicted nor moved until unpinned
-void prefix_unpin(struct prefix *p, struct prefix_entry *entry);
-void prefix_drop(struct prefix *p, struct prefix_entry *entry); // at once, or when the last pin goes
-void prefix_drop_all(struct prefix *p);                         // the weights changed
+bool prefix_reclaim(struct prefix *p);  // takes the least useful entry out of the pool; false: there is none to take
+void prefix_drop_all(struct prefix *p); // the weights changed; what is being copied goes when the copy ends
 
 struct prefix_counts {
     int32_t n_entry, n_in_pool, n_in_host;
+    int32_t n_expected; // announced or begun
     int64_t host_bytes_used;
-    int64_t n_kept, n_evicted, n_refused /* larger than the budget */, n_no_run /* positions that got no run */;
+    int64_t n_kept, n_evicted;
+    int64_t n_refused; // larger than the host tier
+    int64_t n_no_run;  // positions that got no run, or whose announcement found no memory
 };
 void prefix_get_counts(const struct prefix *p, struct prefix_counts *out);
 

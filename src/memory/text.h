@@ -1,5 +1,6 @@
 // Owns a prompt's token ids with the chained hash of its prefixes, shared by reference count: a request and every entry
-// that the prompt cache keeps of it hold the same one. Made by any thread; afterwards one thread at a time uses it.
+// that the prompt cache keeps of it hold the same one. Made by any thread; afterwards one thread at a time uses it, and
+// once entries may hold it that is the engine thread.
 #ifndef TF_MEMORY_TEXT_H
 #define TF_MEMORY_TEXT_H
 

@@ -1,7 +1,6 @@
 // The memory plan: what fits, what is refused, and that every number a refusal names really fits (cases C45, C59, C67).
 #include "base/random.h"
 #include "memory/plan.h"
-#include "memory/windows.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -22,6 +21,7 @@ static struct plan_request small_model(void) {
                                  .run_bytes = 20 * MIB,
                                  .page_rows = 256,
                                  .max_window = 8,
+                                 .windows = true,
                                  .parallel = 4,
                                  .context_max = 262144};
 }
@@ -42,7 +42,7 @@ static void test_context_that_fits_is_the_longest(void **state) {
     assert_true(need(&r, 4, p.context) <= budget);
     assert_true(need(&r, 4, p.context + 1) > budget);
     assert_int_equal(p.used_bytes, need(&r, 4, p.context));
-    assert_int_equal(p.stream_bytes, 4 * p.window_bytes);
+    assert_int_equal(p.pool_bytes, 4 * p.window_bytes);
 }
 
 static void test_context_is_bounded_by_the_checkpoint_and_the_family(void **state) {
@@ -75,7 +75,7 @@ static void test_caps(void **state) {
     r.memory_cap = 0;
     r.kv_cap = 200 * MIB;
     assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
-    assert_true(p.stream_bytes <= 200 * MIB);
+    assert_true(p.pool_bytes <= 200 * MIB);
     r.memory_cap = 100 * GIB; // a cap gives nothing that is not there
     r.kv_cap = 100 * GIB;
     assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
@@ -163,7 +163,7 @@ static void test_numbers_of_any_size(void **state) {
         struct error e;
         enum status st = plan_make(&r, &p, &e);
         if (st == STATUS_OK) {
-            assert_true(p.stream_bytes >= 0 && p.stream_bytes <= p.left_bytes);
+            assert_true(p.pool_bytes >= 0 && p.pool_bytes <= p.left_bytes);
             assert_true(p.used_bytes <= r.available_bytes - r.reserve_bytes);
             assert_true(p.context > 0 && p.context <= r.context_max);
         } else {
@@ -176,9 +176,9 @@ static void test_reserve(void **state) {
     (void)state;
     int64_t reserve = 0;
     unsetenv("TF_MEMORY_RESERVE_GIB");
-    assert_int_equal(plan_reserve(4 * GIB, &reserve, NULL), STATUS_OK);
+    assert_int_equal(plan_reserve(4 * GIB, PLAN_RESERVE_CPU, &reserve, NULL), STATUS_OK);
     assert_int_equal(reserve, GIB);
-    assert_int_equal(plan_reserve(64 * GIB, &reserve, NULL), STATUS_OK);
+    assert_int_equal(plan_reserve(64 * GIB, PLAN_RESERVE_CPU, &reserve, NULL), STATUS_OK);
     assert_int_equal(reserve, 64 * GIB / 10);
     static const struct {
         const char *text;
@@ -186,14 +186,14 @@ static void test_reserve(void **state) {
     } good[] = {{"0", 0}, {"2", 2 * GIB}, {"0.5", GIB / 2}};
     for (int i = 0; i < 3; i++) {
         setenv("TF_MEMORY_RESERVE_GIB", good[i].text, 1);
-        assert_int_equal(plan_reserve(64 * GIB, &reserve, NULL), STATUS_OK);
+        assert_int_equal(plan_reserve(64 * GIB, PLAN_RESERVE_CPU, &reserve, NULL), STATUS_OK);
         assert_int_equal(reserve, good[i].want);
     }
     static const char *const bad[] = {"", " ", "-1", "x", "2x", "nan", "inf", "1e30"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct error e;
         setenv("TF_MEMORY_RESERVE_GIB", bad[i], 1);
-        assert_int_equal(plan_reserve(64 * GIB, &reserve, &e), STATUS_INVALID);
+        assert_int_equal(plan_reserve(64 * GIB, PLAN_RESERVE_CPU, &reserve, &e), STATUS_INVALID);
         assert_non_null(strstr(e.text, "TF_MEMORY_RESERVE_GIB"));
     }
     unsetenv("TF_MEMORY_RESERVE_GIB");

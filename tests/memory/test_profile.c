@@ -246,8 +246,8 @@ static void test_reserve_and_logits(void **state) {
     (void)state;
     for_each(check_reserve);
     for_each(check_gate_logits);
-    assert_int_equal(plan_unset_reserve(4 * GIB), GIB);
-    assert_int_equal(plan_unset_reserve(64 * GIB), 64 * GIB / 10);
+    assert_int_equal(plan_unset_reserve(4 * GIB, PLAN_RESERVE_CPU), GIB);
+    assert_int_equal(plan_unset_reserve(64 * GIB, PLAN_RESERVE_CPU), 64 * GIB / 10);
 }
 
 // ---- what a start says ----

@@ -1,0 +1,272 @@
+// Where entries of the prompt cache lie: places in the pool and in the host tier, pins, eviction, and what is written
+// behind the replies.
+#include "memory/prefix.h"
+#include "memory/prefix_internal.h"
+#include <string.h>
+
+static struct pool *pool_of(const struct prefix *p, enum prefix_tier tier) {
+    return tier == PREFIX_POOL ? p->settings.pool : p->host;
+}
+
+// ---- places ----
+
+static void settle(struct prefix *p, struct prefix_entry *e, enum prefix_tier tier) {
+    e->places[tier].there = true;
+    *(tier == PREFIX_POOL ? &p->counts.n_in_pool : &p->counts.n_in_host) += 1;
+}
+
+void prefix_fill_pool(struct prefix *p, struct prefix_entry *e, const int32_t *pages, int32_t run) {
+    struct prefix_place *place = &e->places[PREFIX_POOL];
+    for (int32_t i = 0; i < e->n_page; i++) pool_hold_page(p->settings.pool, HOLDER_CACHE, place->pages[i] = pages[i]);
+    place->run = run;
+    pool_pass_run(p->settings.pool, run, HOLDER_CACHE);
+    p->n_pinned_runs--;
+    settle(p, e, PREFIX_POOL);
+}
+
+void prefix_leave(struct prefix *p, struct prefix_entry *e, enum prefix_tier tier) {
+    struct prefix_place *place = &e->places[tier];
+    struct pool *pool = pool_of(p, tier);
+    for (int32_t i = 0; i < e->n_page; i++) pool_drop_page(pool, HOLDER_CACHE, place->pages[i]);
+    if (place->run != POOL_NONE) pool_drop_run(pool, place->run);
+    place->run = POOL_NONE;
+    place->there = false;
+    *(tier == PREFIX_POOL ? &p->counts.n_in_pool : &p->counts.n_in_host) -= 1;
+    p->version++;
+}
+
+static void evict(struct prefix *p, struct prefix_entry *e, enum prefix_tier tier) {
+    prefix_leave(p, e, tier);
+    if (e->places[PREFIX_POOL].there || e->places[PREFIX_HOST].there) return;
+    p->counts.n_evicted++;
+    prefix_remove(p, e);
+}
+
+// ---- pins ----
+
+void prefix_pin(struct prefix *p, struct prefix_entry *e) {
+    struct prefix_place *place = &e->places[PREFIX_POOL];
+    if (e->n_pin++ > 0 || !place->there) return;
+    for (int32_t i = 0; i < e->n_page; i++) pool_hold_page(p->settings.pool, HOLDER_LANE, place->pages[i]);
+    p->n_pinned_refs += e->n_page;
+    pool_pass_run(p->settings.pool, place->run, HOLDER_LANE);
+    p->n_pinned_runs++;
+}
+
+void prefix_unpin(struct prefix *p, struct prefix_entry *e) {
+    struct prefix_place *place = &e->places[PREFIX_POOL];
+    must(e->n_pin > 0);
+    if (--e->n_pin > 0) return;
+    p->version++;
+    // A place that came while the entry was pinned is not held by the pin.
+    if (place->there && !e->coming) {
+        for (int32_t i = 0; i < e->n_page; i++) pool_drop_page(p->settings.pool, HOLDER_LANE, place->pages[i]);
+        p->n_pinned_refs -= e->n_page;
+        if (place->run != POOL_NONE) {
+            pool_pass_run(p->settings.pool, place->run, HOLDER_CACHE);
+            p->n_pinned_runs--;
+        }
+    }
+    e->coming = false;
+    if (e->leaving || e->dropped) {
+        bool dropped = e->dropped;
+        e->leaving = false;
+        if (place->there) prefix_leave(p, e, PREFIX_POOL);
+        if (dropped && e->places[PREFIX_HOST].there) prefix_leave(p, e, PREFIX_HOST);
+        if (!e->places[PREFIX_HOST].there) prefix_remove(p, e);
+    }
+}
+
+void prefix_drop(struct prefix *p, struct prefix_entry *e) {
+    e->dropped = true;
+    if (e->n_pin > 0) return;
+    for (int tier = 0; tier < 2; tier++)
+        if (e->places[tier].there) prefix_leave(p, e, (enum prefix_tier)tier);
+    prefix_remove(p, e);
+}
+
+int32_t prefix_give_run(struct prefix *p, struct prefix_entry *e) {
+    int32_t run = e->places[PREFIX_POOL].run;
+    must(e->n_pin == 1 && run != POOL_NONE);
+    e->places[PREFIX_POOL].run = POOL_NONE;
+    e->leaving = true;
+    p->n_pinned_runs--;
+    return run;
+}
+
+void prefix_drop_all(struct prefix *p) {
+    for (struct prefix_entry *e = p->entries, *next; e != NULL; e = next) {
+        next = e->next;
+        if (e->stage == PREFIX_KEPT) prefix_drop(p, e);
+    }
+}
+
+// ---- what goes first ----
+
+enum usefulness { USE_EXTENDED, USE_LEAF, USE_SHARED };
+
+static enum usefulness usefulness_of(const struct prefix_entry *e) {
+    if (e->kind == PREFIX_KEEP_SHARED || e->n_children > 1) return USE_SHARED;
+    return e->n_children > 0 ? USE_EXTENDED : USE_LEAF;
+}
+
+// Of each entry in a tier, how many others there extend it with none between; `also` counts as if it were there.
+static void count_children(struct prefix *p, enum prefix_tier tier, const struct prefix_entry *also) {
+    for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) e->n_children = 0;
+    for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) {
+        struct prefix_entry *up = e->places[tier].there || e == also ? e->parent : NULL;
+        while (up != NULL && !up->places[tier].there && up != also) up = up->parent;
+        if (up != NULL) up->n_children++;
+    }
+}
+
+static struct prefix_entry *find_victim(struct prefix *p, enum prefix_tier tier, const struct prefix_entry *also) {
+    struct prefix_entry *best = NULL;
+    count_children(p, tier, also);
+    for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) {
+        if (!e->places[tier].there || e->n_pin > 0) continue;
+        if (best == NULL || usefulness_of(e) < usefulness_of(best) ||
+            (usefulness_of(e) == usefulness_of(best) && e->used < best->used))
+            best = e;
+    }
+    return best;
+}
+
+bool prefix_reclaim(struct prefix *p) {
+    struct prefix_entry *e = find_victim(p, PREFIX_POOL, NULL);
+    if (e == NULL) return false;
+    evict(p, e, PREFIX_POOL);
+    return true;
+}
+
+// A position of the grid will be extended by the prompt that it is part of, so it takes nothing that is more useful.
+static enum usefulness usefulness_of_kind(enum prefix_kind kind) {
+    return kind == PREFIX_KEEP_GRID ? USE_EXTENDED : kind == PREFIX_KEEP_TURN ? USE_LEAF : USE_SHARED;
+}
+
+int32_t prefix_take_run(struct prefix *p, enum prefix_kind kind) {
+    int32_t run;
+    while ((run = pool_find_free_run(p->settings.pool)) == POOL_NONE) {
+        struct prefix_entry *e = find_victim(p, PREFIX_POOL, NULL);
+        if (e == NULL || usefulness_of(e) > usefulness_of_kind(kind)) return POOL_NONE;
+        evict(p, e, PREFIX_POOL);
+    }
+    pool_take_run(p->settings.pool, HOLDER_LANE, run);
+    p->n_pinned_runs++;
+    return run;
+}
+
+// ---- the host tier ----
+
+static bool fits_host(const struct prefix *p, const struct prefix_entry *e) {
+    struct pool_counts c;
+    int32_t first, n;
+    pool_get_counts(p->host, &c);
+    if (c.n_run == 0) return false;
+    pool_pages_of_run(p->host, 0, &first, &n);
+    return e->n_page <= c.n_page - n;
+}
+
+// Leading chunks with equal hashes; those of a longer prefix are equal only if those of a shorter one are.
+static int32_t count_common_chunks(const struct prefix_entry *a, const struct prefix_entry *b) {
+    int32_t low = 0, high = (a->position < b->position ? a->position : b->position) / TEXT_CHUNK;
+    while (low < high) {
+        int32_t middle = (low + high + 1) / 2;
+        if (a->text->hashes[middle - 1] == b->text->hashes[middle - 1])
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+// The entry in the host tier with the most full pages in common with e, and how many those are.
+static struct prefix_entry *find_donor(const struct prefix *p, const struct prefix_entry *e, int32_t *n_page) {
+    struct prefix_entry *best = NULL;
+    *n_page = 0;
+    for (struct prefix_entry *x = p->entries; x != NULL; x = x->next) {
+        if (!x->places[PREFIX_HOST].there || x->dropped) continue;
+        int32_t n = count_common_chunks(x, e) * TEXT_CHUNK / p->settings.page_rows;
+        if (n <= *n_page || !text_equals(x->text, e->text, n * p->settings.page_rows)) continue;
+        *n_page = n;
+        best = x;
+    }
+    return best;
+}
+
+// Evicts from the host tier what is no more useful than the entry that needs room.
+static bool make_host_room(struct prefix *p, const struct prefix_entry *wanted) {
+    struct prefix_entry *e = find_victim(p, PREFIX_HOST, wanted);
+    if (e == NULL || usefulness_of(e) > usefulness_of(wanted)) return false;
+    evict(p, e, PREFIX_HOST);
+    return true;
+}
+
+// The entry keeps only where it is now, or goes if that was for the write alone.
+static void keep_from_host(struct prefix *p, struct prefix_entry *e) {
+    e->stay_here = true;
+    if (!p->settings.share) prefix_drop(p, e);
+}
+
+static bool take_host_place(struct prefix *p, struct prefix_entry *e, int32_t *n_shared) {
+    struct prefix_place *place = &e->places[PREFIX_HOST];
+    struct prefix_entry *donor = find_donor(p, e, n_shared);
+    for (int32_t i = 0; i < *n_shared; i++)
+        pool_hold_page(p->host, HOLDER_CACHE, place->pages[i] = donor->places[PREFIX_HOST].pages[i]);
+    int32_t run, n = e->n_page - *n_shared;
+    bool ok = true;
+    while (ok && (run = pool_find_free_run(p->host)) == POOL_NONE) ok = make_host_room(p, e);
+    if (ok) pool_take_run(p->host, HOLDER_CACHE, place->run = run);
+    while (ok && !pool_take_pages(p->host, HOLDER_CACHE, n, place->pages + *n_shared)) ok = make_host_room(p, e);
+    if (ok) return true;
+    for (int32_t i = 0; i < *n_shared; i++) pool_drop_page(p->host, HOLDER_CACHE, place->pages[i]);
+    if (place->run != POOL_NONE) pool_drop_run(p->host, place->run);
+    place->run = POOL_NONE;
+    return false;
+}
+
+static struct prefix_entry *next_to_write(const struct prefix *p) {
+    struct prefix_entry *best = NULL;
+    for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) {
+        bool wanted = e->places[PREFIX_POOL].there && !e->places[PREFIX_HOST].there && !e->dropped && !e->leaving &&
+                      !e->stay_here;
+        if (wanted && (best == NULL || e->used > best->used)) best = e;
+    }
+    return best;
+}
+
+bool prefix_begin_write(struct prefix *p, struct prefix_write *out) {
+    struct prefix_entry *e;
+    while (p->host != NULL && (e = next_to_write(p)) != NULL) {
+        int32_t n_shared = 0;
+        bool fits = fits_host(p, e);
+        p->counts.n_refused += !fits;
+        if (!fits || !take_host_place(p, e, &n_shared)) {
+            keep_from_host(p, e);
+            continue;
+        }
+        prefix_pin(p, e);
+        *out = (struct prefix_write){.entry = e,
+                                     .position = e->position,
+                                     .from_run = e->places[PREFIX_POOL].run,
+                                     .to_run = e->places[PREFIX_HOST].run,
+                                     .from = e->places[PREFIX_POOL].pages,
+                                     .to = e->places[PREFIX_HOST].pages,
+                                     .first_page = n_shared,
+                                     .n_page = e->n_page};
+        return true;
+    }
+    return false;
+}
+
+void prefix_end_write(struct prefix *p, struct prefix_write *w, bool ok) {
+    struct prefix_entry *e = w->entry;
+    settle(p, e, PREFIX_HOST);
+    if (!ok) prefix_leave(p, e, PREFIX_HOST);
+    e->stay_here = !ok;
+    // Without sharing, the place in the pool was for this write alone.
+    if (!p->settings.share && ok) e->leaving = true;
+    if (!p->settings.share && !ok) e->dropped = true;
+    prefix_unpin(p, e);
+    w->entry = NULL;
+}
