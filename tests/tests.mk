@@ -119,9 +119,13 @@ replays:
 	$(call run_kind,fuzz) $(REPLAYS)
 
 # ---- longer ones, by name ----
+# Checkpoints are mangled under the sanitizers, requests sent to the program as it is served.
+abuse: export TOKENFOLD_ASAN := $(call folder,asan)/tokenfold
 abuse soak:
 	@./setup.sh test
+	@tools/unpack_golden.sh
 	$(call build_all,build/tokenfold)
+	$(if $(filter abuse,$@),+@$(MAKE) -s --no-print-directory $(JOBS) VARIANT=asan O=$(call folder,asan) $(TOKENFOLD_ASAN) || true)
 	$(call run_kind,$@) $(sort $(wildcard tests/$@/test_*.py tests/$@/test_*.sh))
 
 FUZZ_SECONDS ?= 60

@@ -5,7 +5,6 @@ be left behind: descriptors, lanes, memory.
     test_requests.py [COUNT [SEED]]      a failure prints the seed and the request
 """
 import collections
-import copy
 import json
 import os
 import random
@@ -16,6 +15,7 @@ import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "http"))
 import harness
+import spoil
 
 WORKERS = 4
 BATCH = 500
@@ -40,11 +40,7 @@ BODIES = [
     ("/tokenize", {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": False}),
     ("/detokenize", {"tokens": [1, 2, 3]}),
 ]
-VALUES = [None, True, False, 0, -1, 1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, -2**63 - 1, 0.5, 1e308, -0.0, "", "x",
-          "auto", "\u0000", "\ud83d", "<|im_end|>", "a" * 5000, [], {}, [[]], [{}], {"": ""}, [None], {"type": "text"},
-          [0] * 2000]
 NAMES = ["n", "model", "unheard_of", "suffix", "best_of", "functions", "x" * 300]
-PARTS = [b"[" * 70, b'{"a":' * 70, b"\\ud83d", b"\xff\xfe", b"\0", b'"', b",,", b"1e999", b"NaN"]
 METHODS = ["POST", "POST", "GET", "PUT", "HEAD", "OPTIONS", "TRACE", "CONNECT", "\u00e9", "post", "X" * 500, ""]
 PATHS = ["/", "//", "/v1", "/v1/", "/v1/chat", "/v1/models/", "/v1/models/%00", "/%2e%2e/etc/passwd",
          "/../../etc/passwd", "/v1/chat/completions?x=%", "/v1/completions#", "/tokenize;x", "/\u00ff",
@@ -58,52 +54,15 @@ def request(path, body, method="POST", headers=(), version="HTTP/1.1", length=No
     return head.encode("latin-1", "replace") + b"".join(h + b"\r\n" for h in headers) + b"\r\n" + body
 
 
-def places(value, path=()):
-    """Every place in a JSON value."""
-    yield path
-    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, member in members:
-        yield from places(member, (*path, key))
-
-
 def mutate_value(rng):
     path, body = rng.choice(BODIES)
-    body = copy.deepcopy(body)
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        place = rng.choice(list(places(body))[1:] or [()])
-        if not place:
-            break
-        inner = body
-        for key in place[:-1]:
-            inner = inner[key]
-        what = rng.randrange(4)
-        if what == 0:
-            del inner[place[-1]]
-        elif what == 1 and isinstance(inner, dict):
-            inner[rng.choice(NAMES)] = copy.deepcopy(rng.choice(VALUES))
-        else:
-            inner[place[-1]] = copy.deepcopy(rng.choice(VALUES))
-    return request(path, json.dumps(body).encode("utf-8", "surrogatepass"))
+    return request(path, json.dumps(spoil.spoil_json(rng, body, NAMES)).encode("utf-8", "surrogatepass"))
 
 
 def mutate_bytes(rng):
     path, body = rng.choice(BODIES)
-    data = bytearray(json.dumps(body, ensure_ascii=rng.random() < 0.5).encode())
-    for _ in range(rng.choice((1, 2, 5, 20))):
-        at = rng.randrange(len(data) + 1)
-        what = rng.randrange(5)
-        if what == 0 and at < len(data):
-            data[at] = rng.randrange(256)
-        elif what == 1:
-            del data[at:at + rng.randrange(1, 8)]
-        elif what == 2:
-            data[at:at] = bytes(rng.randrange(256) for _ in range(rng.randrange(1, 8)))
-        elif what == 3:
-            data[at:at] = rng.choice(PARTS)
-        else:
-            part = bytes(data[at:at + 40])
-            data[at:at] = part
-    return request(path, bytes(data))
+    data = json.dumps(body, ensure_ascii=rng.random() < 0.5).encode()
+    return request(path, spoil.spoil_bytes(rng, data))
 
 
 def mutate_head(rng):
