@@ -180,6 +180,27 @@ def test_leaving(server):  # C63
     assert len(ids_of(chat(server))) == 24
 
 
+def test_follow_up_after_leaving(server):  # C65
+    """What was computed for a client after it left must not show in its next turn."""
+    for seed in range(4):
+        deltas, ids = [], []
+        with chat(server, stream=True, max_tokens=1000, seed=seed, temperature=1) as stream:
+            for c in stream:
+                delta = c.choices[0].delta
+                deltas.append(delta.content or getattr(delta, "reasoning_content", None) or "")
+                ids += getattr(c.choices[0], "token_ids", None) or []
+                if len(ids) >= 3:
+                    break
+        turns = [*ASK, {"role": "assistant", "content": "".join(deltas)}, {"role": "user", "content": "Go on."}]
+        at_once = chat(server, messages=turns)
+        server.wait_idle()
+        fresh = harness.Tokenfold("--context", "4096")
+        try:
+            assert ids_of(chat(fresh, messages=turns)) == ids_of(at_once)
+        finally:
+            assert fresh.stop() == 0
+
+
 def test_async(server):
     async def ask():
         c = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
