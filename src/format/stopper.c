@@ -14,6 +14,7 @@ struct pattern {
 struct stopper {
     size_t n_patterns;
     struct pattern patterns[STOPPER_STRINGS_MAX];
+    const struct pattern *found; // NULL: none was completed
     size_t n_held;
     char held[STOPPER_BYTES_MAX];
 };
@@ -79,7 +80,9 @@ static size_t step(struct stopper *s, char byte) {
     for (size_t i = 0; i < s->n_patterns; i++) {
         struct pattern *p = &s->patterns[i];
         p->state = advance(p, p->state, byte);
-        if (p->state == p->n && p->n > longest) longest = p->n;
+        if (p->state != p->n || p->n <= longest) continue;
+        longest = p->n;
+        s->found = p;
     }
     return longest;
 }
@@ -116,6 +119,12 @@ bool stopper_feed(struct stopper *s, const char *text, size_t n, struct buffer *
     }
     release(s, text, n, longest_prefix(s), out);
     return false;
+}
+
+const char *stopper_get_found(const struct stopper *s, size_t *n) {
+    if (s->found == NULL) return NULL;
+    *n = s->found->n;
+    return s->found->text;
 }
 
 void stopper_flush(struct stopper *s, struct buffer *out) {

@@ -27,6 +27,9 @@ bool stopper_is_empty(const struct stopper *s);
 // counts. Otherwise *used is n. out->failed tells that memory was out.
 bool stopper_feed(struct stopper *s, const char *text, size_t n, struct buffer *out, size_t *used);
 
+// The stop string that was completed, of *n bytes, or NULL. Valid until the stopper is freed.
+const char *stopper_get_found(const struct stopper *s, size_t *n);
+
 // The reply ended without a stop string: appends what was held back.
 void stopper_flush(struct stopper *s, struct buffer *out);
 

@@ -66,12 +66,29 @@ static void write_text_or_null(struct buffer *b, const char *text) {
     }
 }
 
-void api_error_write(struct buffer *b, const struct api_error *e) {
-    buffer_append_text(b, "{\"error\":{\"message\":");
+static const char *messages_type_of(unsigned http) {
+    if (http == 404) return "not_found_error";
+    if (http == 413) return "request_too_large";
+    if (http == 503) return "overloaded_error";
+    return http >= 500 ? "api_error" : type_of(http);
+}
+
+static void write_error(struct buffer *b, const struct api_error *e, const char *type) {
+    buffer_append_text(b, "\"error\":{\"message\":");
     json_write_string(b, e->text, strlen(e->text));
-    buffer_printf(b, ",\"type\":\"%s\",\"param\":", type_of(e->http));
+    buffer_printf(b, ",\"type\":\"%s\",\"param\":", type);
     write_text_or_null(b, e->param);
     buffer_append_text(b, ",\"code\":");
     write_text_or_null(b, e->code);
     buffer_append_text(b, "}}");
+}
+
+void api_error_write(struct buffer *b, const struct api_error *e) {
+    buffer_append_text(b, "{");
+    write_error(b, e, type_of(e->http));
+}
+
+void api_error_write_messages(struct buffer *b, const struct api_error *e) {
+    buffer_append_text(b, "{\"type\":\"error\",");
+    write_error(b, e, messages_type_of(e->http));
 }

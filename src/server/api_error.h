@@ -25,5 +25,7 @@ bool api_refuse_error(struct api_error *e, const struct error *error);
 
 // Appends {"error": {...}} to b.
 void api_error_write(struct buffer *b, const struct api_error *e);
+// The same with "type": "error" around it, and Anthropic's names of types.
+void api_error_write_messages(struct buffer *b, const struct api_error *e);
 
 #endif

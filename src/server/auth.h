@@ -19,5 +19,6 @@ void auth_free(struct auth *a); // NULL is fine
 bool auth_is_open(const struct auth *a); // there are no keys: everybody may ask
 // header: the value of Authorization ("Bearer KEY"), or NULL when there is none.
 bool auth_allows(const struct auth *a, const char *header);
+bool auth_allows_key(const struct auth *a, const char *key); // the key alone; NULL is none
 
 #endif

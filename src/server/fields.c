@@ -31,8 +31,9 @@ struct field {
 };
 
 #define AT(member)     offsetof(struct request_fields, member)
-#define GENERATE       (ROUTE_CHAT | ROUTE_COMPLETIONS)
-#define MESSAGES       (ROUTE_CHAT | ROUTE_TOKENIZE)
+#define OPENAI         (ROUTE_CHAT | ROUTE_COMPLETIONS)
+#define GENERATE       (OPENAI | ROUTE_RESPONSES | ROUTE_MESSAGES)
+#define TEMPLATE       (ROUTE_CHAT | ROUTE_TOKENIZE | ROUTE_RESPONSES | ROUTE_MESSAGES)
 #define NOT_BUILT      "is not built yet"
 #define STRUCTURED     "structured output is not built yet"
 #define REPETITION_MIN 0.01
@@ -42,8 +43,9 @@ static const struct field table[] = {
     {"model", CUSTOM, GENERATE | ROUTE_TOKENIZE | ROUTE_DETOKENIZE, .read = fields_read_model},
     {"stream", SWITCH, GENERATE, .at = AT(stream)},
     {"stream_options", CUSTOM, GENERATE, .read = fields_read_stream_options},
-    {"max_tokens", INTEGER, GENERATE, .at = AT(max_tokens), 1, INT64_MAX},
+    {"max_tokens", INTEGER, OPENAI | ROUTE_MESSAGES, .at = AT(max_tokens), 1, INT64_MAX},
     {"max_completion_tokens", INTEGER, ROUTE_CHAT, .at = AT(max_completion_tokens), 1, INT64_MAX},
+    {"max_output_tokens", INTEGER, ROUTE_RESPONSES, .at = AT(max_tokens), 1, INT64_MAX},
     {"temperature", REAL, GENERATE, .at = AT(temperature), .min = 0, .max = 2},
     {"top_p", REAL, GENERATE, .at = AT(top_p), .min = 0, .max = 1},
     {"top_k", INTEGER, GENERATE, .at = AT(top_k), -1, INT32_MAX},
@@ -53,7 +55,8 @@ static const struct field table[] = {
     {"frequency_penalty", REAL, GENERATE, .at = AT(frequency), .min = -2, .max = 2},
     {"logit_bias", CUSTOM, GENERATE, .read = fields_read_logit_bias},
     {"seed", INTEGER, GENERATE, .at = AT(seed), 0, INT64_MAX},
-    {"stop", CUSTOM, GENERATE, .read = fields_read_stop},
+    {"stop", CUSTOM, OPENAI | ROUTE_RESPONSES, .read = fields_read_stop},
+    {"stop_sequences", CUSTOM, ROUTE_MESSAGES, .read = fields_read_stop},
     {"logprobs", SWITCH, ROUTE_CHAT, .at = AT(logprobs)},
     {"top_logprobs", INTEGER, ROUTE_CHAT, .at = AT(top_logprobs), 0, DRAW_MAX_TOP},
     {"logprobs", INTEGER, ROUTE_COMPLETIONS, .at = AT(n_logprobs), 0, DRAW_MAX_TOP},
@@ -62,13 +65,24 @@ static const struct field table[] = {
     {"return_token_ids", SWITCH, GENERATE, .at = AT(return_token_ids)},
     {"priority", INTEGER, GENERATE, .at = AT(priority), 0, 1},
 
-    {"messages", ARRAY, MESSAGES, .at = AT(messages)},
-    {"tools", ARRAY, MESSAGES, .at = AT(tools)},
-    {"tool_choice", VALUE, MESSAGES, .at = AT(tool_choice)},
-    {"parallel_tool_calls", SWITCH, ROUTE_CHAT, .at = AT(parallel_calls)},
-    {"chat_template_kwargs", OBJECT, MESSAGES, .at = AT(kwargs)},
-    {"reasoning_effort", CUSTOM, MESSAGES, .read = fields_read_effort},
+    {"messages", ARRAY, ROUTE_CHAT | ROUTE_TOKENIZE | ROUTE_MESSAGES, .at = AT(messages)},
+    {"tools", ARRAY, TEMPLATE, .at = AT(tools)},
+    {"tool_choice", VALUE, TEMPLATE, .at = AT(tool_choice)},
+    {"parallel_tool_calls", SWITCH, ROUTE_CHAT | ROUTE_RESPONSES, .at = AT(parallel_calls)},
+    {"chat_template_kwargs", OBJECT, TEMPLATE, .at = AT(kwargs)},
+    {"reasoning_effort", CUSTOM, ROUTE_CHAT | ROUTE_TOKENIZE, .read = fields_read_effort},
     {"add_generation_prompt", SWITCH, ROUTE_TOKENIZE, .at = AT(add_generation_prompt)},
+
+    {"input", VALUE, ROUTE_RESPONSES, .at = AT(input)},
+    {"instructions", VALUE, ROUTE_RESPONSES, .at = AT(instructions)},
+    {"reasoning", OBJECT, ROUTE_RESPONSES, .at = AT(reasoning)},
+    {"text", OBJECT, ROUTE_RESPONSES, .at = AT(text)},
+    {"include", ARRAY, ROUTE_RESPONSES, .at = AT(include)},
+    {"metadata", OBJECT, ROUTE_RESPONSES, .at = AT(metadata)},
+    {"system", VALUE, ROUTE_MESSAGES, .at = AT(system)},
+    {"thinking", OBJECT, ROUTE_MESSAGES, .at = AT(thinking_config)},
+    {"output_config", OBJECT, ROUTE_MESSAGES, .at = AT(output_config)},
+    {"context_management", CUSTOM, ROUTE_MESSAGES, .read = fields_read_context_management},
 
     {"prompt", VALUE, ROUTE_COMPLETIONS | ROUTE_TOKENIZE, .at = AT(prompt)},
     {"content", VALUE, ROUTE_TOKENIZE, .at = AT(prompt)},
@@ -77,13 +91,16 @@ static const struct field table[] = {
     {"skip_special_tokens", SWITCH, ROUTE_DETOKENIZE, .at = AT(skip_special)},
 
     {"user", IGNORED, .routes = GENERATE},
-    {"metadata", IGNORED, .routes = GENERATE},
+    {"metadata", IGNORED, .routes = OPENAI | ROUTE_MESSAGES},
     {"store", IGNORED, .routes = GENERATE},
     {"service_tier", IGNORED, .routes = GENERATE},
     {"safety_identifier", IGNORED, .routes = GENERATE},
     {"prompt_cache_key", IGNORED, .routes = GENERATE},
     {"prompt_cache_retention", IGNORED, .routes = GENERATE},
     {"prediction", IGNORED, .routes = GENERATE}, // it may only make a reply come sooner
+
+    {"max_tool_calls", IGNORED, .routes = ROUTE_RESPONSES}, // it counts calls of built-in tools, and there are none
+    {"inference_geo", IGNORED, .routes = ROUTE_MESSAGES},
 
     {"n", REFUSED, GENERATE, .accepts = ONE, .why = "must be 1: several choices are not built yet"},
     {"best_of", REFUSED, GENERATE, .accepts = ONE, .why = "must be 1: several choices are not built yet"},
@@ -96,6 +113,17 @@ static const struct field table[] = {
     {"function_call", REFUSED, GENERATE, .why = "is unsupported: use tool_choice"},
     {"web_search_options", REFUSED, GENERATE, .why = "is unsupported"},
     {"verbosity", REFUSED, GENERATE, .why = "is unsupported: say it in a message"},
+    {"previous_response_id", REFUSED, ROUTE_RESPONSES,
+     .why = "is unsupported: replies are not stored, so send the input whole"},
+    {"conversation", REFUSED, ROUTE_RESPONSES,
+     .why = "is unsupported: replies are not stored, so send the input whole"},
+    {"prompt", REFUSED, ROUTE_RESPONSES, .why = "is unsupported: this server stores no prompts"},
+    {"background", REFUSED, ROUTE_RESPONSES, .accepts = FALSE, .why = "must be false: replies are not stored"},
+    {"truncation", CUSTOM, ROUTE_RESPONSES, .read = fields_read_truncation},
+    {"top_logprobs", REFUSED, ROUTE_RESPONSES, .accepts = ZERO, .why = "is not built yet on this route"},
+    {"container", REFUSED, ROUTE_MESSAGES, .why = "is unsupported: this server runs no code"},
+    {"mcp_servers", REFUSED, ROUTE_MESSAGES, .accepts = EMPTY, .why = "is unsupported: this server calls no others"},
+    {"output_format", REFUSED, ROUTE_MESSAGES, .why = STRUCTURED},
     {"guided_json", REFUSED, GENERATE, .why = STRUCTURED},
     {"guided_regex", REFUSED, GENERATE, .why = STRUCTURED},
     {"guided_choice", REFUSED, GENERATE, .why = STRUCTURED},
@@ -175,7 +203,9 @@ static bool check_together(enum route_id route, struct request_fields *f, struct
     }
     if (f->top_logprobs >= 0 && !f->logprobs)
         return api_refuse(e, 400, NULL, "/top_logprobs is allowed only when /logprobs is true");
-    if (route == ROUTE_CHAT && f->messages.value == NULL) return api_refuse(e, 400, NULL, "/messages is missing");
+    if ((route & (ROUTE_CHAT | ROUTE_MESSAGES)) && f->messages.value == NULL)
+        return api_refuse(e, 400, NULL, "/messages is missing");
+    if (route == ROUTE_RESPONSES && f->input.value == NULL) return api_refuse(e, 400, NULL, "/input is missing");
     if (route == ROUTE_COMPLETIONS && f->prompt.value == NULL) return api_refuse(e, 400, NULL, "/prompt is missing");
     if (route == ROUTE_DETOKENIZE && f->tokens.value == NULL) return api_refuse(e, 400, NULL, "/tokens is missing");
     if (route == ROUTE_TOKENIZE && (f->prompt.value == NULL) == (f->messages.value == NULL))
@@ -219,9 +249,13 @@ void fields_free(struct request_fields *f) {
     free(f->bias);
     f->bias = NULL;
     f->n_bias = 0;
+    json_decref(f->owned_messages);
+    json_decref(f->owned_tools);
+    json_decref(f->owned_choice);
+    f->owned_messages = f->owned_tools = f->owned_choice = NULL;
 }
 
 int32_t fields_n_top(const struct request_fields *f, enum route_id route) {
-    if (route != ROUTE_CHAT) return (int32_t)f->n_logprobs;
+    if (route != ROUTE_CHAT) return (int32_t)f->n_logprobs; // -1 where the route has no such field
     return !f->logprobs ? -1 : f->top_logprobs < 0 ? 0 : (int32_t)f->top_logprobs;
 }

@@ -12,15 +12,17 @@ enum route_id {
     ROUTE_COMPLETIONS = 2,
     ROUTE_TOKENIZE = 4,
     ROUTE_DETOKENIZE = 8,
+    ROUTE_RESPONSES = 16,
+    ROUTE_MESSAGES = 32, // Anthropic's; counting their tokens takes the same body
 };
 
-// What a body says, after defaults. json values, text and views borrow from the body; bias is owned.
+// What a body says, after defaults. json values, text and views borrow from the body; what is owned is said so.
 struct request_fields {
     bool stream, has_stream_options, include_usage;
     int64_t max_tokens, max_completion_tokens; // -1: not named
     double temperature, top_p, min_p, repetition, presence, frequency;
-    int64_t top_k, seed; // seed -1: not named
-    struct draw_bias *bias;
+    int64_t top_k, seed;    // seed -1: not named
+    struct draw_bias *bias; // owned
     int32_t n_bias;
     struct json_view stop; // value NULL: none
     const char *stops[STOPPER_STRINGS_MAX];
@@ -34,7 +36,14 @@ struct request_fields {
     struct json_view messages, tools, tool_choice, kwargs; // value NULL: not given
     bool parallel_calls;
     const char *reasoning_effort; // NULL: not given
+    enum chat_toggle thinking;    // CHAT_UNSET: not said
     bool add_generation_prompt;   // tokenize
+
+    // Of responses and messages; translate.h makes messages, tools and tool_choice of them.
+    struct json_view input, instructions, reasoning, text, include, metadata;
+    struct json_view system, thinking_config, output_config;
+    struct json_view given_tools, given_choice; // as the body has them
+    json_t *owned_messages, *owned_tools, *owned_choice;
 
     struct json_view prompt, tokens;
     bool parse_special, skip_special;
@@ -55,6 +64,7 @@ int32_t fields_n_top(const struct request_fields *f, enum route_id route);
 typedef bool field_reader(const struct service *s, const struct json_view *v, struct request_fields *f,
                           struct api_error *e);
 field_reader fields_read_model, fields_read_stream_options, fields_read_stop, fields_read_logit_bias,
-    fields_read_response_format, fields_read_modalities, fields_read_effort;
+    fields_read_response_format, fields_read_modalities, fields_read_effort, fields_read_context_management,
+    fields_read_truncation;
 
 #endif

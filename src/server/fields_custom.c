@@ -133,6 +133,31 @@ bool fields_read_effort(const struct service *s, const struct json_view *v, stru
     return api_refuse(e, 400, NULL, "/reasoning_effort must be one of none, minimal, low, medium, high and xhigh");
 }
 
+// What Anthropic's clients send when nothing is to be left out of the conversation; all else would change the prompt.
+bool fields_read_context_management(const struct service *s, const struct json_view *v, struct request_fields *f,
+                                    struct api_error *e) {
+    (void)s;
+    (void)f;
+    const json_t *edits = json_object_get(v->value, "edits");
+    bool keeps_all = json_is_object(v->value) && json_object_size(v->value) == (edits != NULL);
+    for (size_t i = 0; i < json_array_size(edits); i++) {
+        const json_t *edit = json_array_get(edits, i), *keep = json_object_get(edit, "keep");
+        const char *type = json_string_value(json_object_get(edit, "type"));
+        keeps_all = keeps_all && type != NULL && strncmp(type, "clear_thinking", 14) == 0 && json_is_string(keep) &&
+                    strcmp(json_string_value(keep), "all") == 0;
+    }
+    return keeps_all || api_refuse(e, 400, "unsupported", "%s is unsupported unless it keeps all", v->path);
+}
+
+bool fields_read_truncation(const struct service *s, const struct json_view *v, struct request_fields *f,
+                            struct api_error *e) {
+    (void)s;
+    (void)f;
+    if (json_is_string(v->value) && strcmp(json_string_value(v->value), "disabled") == 0) return true;
+    return api_refuse(e, 400, "unsupported", "%s must be \"disabled\": this server leaves nothing out of a prompt",
+                      v->path);
+}
+
 static bool offers(const struct request_fields *f, const char *name) {
     for (size_t i = 0; i < json_array_size(f->tools.value); i++) {
         const json_t *function = json_object_get(json_array_get(f->tools.value, i), "function");

@@ -1,5 +1,6 @@
 #include "server/generation.h"
 #include "base/clock.h"
+#include "server/wire.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static enum status make_reply(struct generation *g, const struct request_fields 
     g->tools = json_incref((json_t *)p->tools);
     struct reply_options options = {.tokenizer = g->service->info->tokenizer,
                                     .stop = &f->stop,
-                                    .parser = g->route == ROUTE_CHAT ? &parser : NULL,
+                                    .parser = g->route != ROUTE_COMPLETIONS ? &parser : NULL,
                                     .places = g->n_top >= 0};
     return reply_create(&options, &g->reply, e);
 }
@@ -71,6 +72,10 @@ static bool refuse_submit(const struct error *error, struct api_error *e) {
 
 static bool start(struct generation *g, const struct request_fields *f, const struct prompt *p, struct api_error *e) {
     struct error error;
+    if (g->echo.failed) {
+        error_memory(&error);
+        return api_refuse_error(e, &error);
+    }
     if (p->ids.n == 0) return api_refuse(e, 400, NULL, "the prompt is empty: it must have at least one token");
     if (g->service->info->tokenizer == NULL && f->n_stops > 0)
         return api_refuse(e, 400, "unsupported", "/stop needs a tokenizer, which this model does not have");
@@ -102,6 +107,9 @@ bool generation_start(const struct service *s, enum route_id route, const struct
     }
     g->service = s;
     g->route = route;
+    g->wire = wire_of(route);
+    buffer_init(&g->echo, 0);
+    if (route == ROUTE_RESPONSES) wire_responses_write_echo(&g->echo, f);
     g->stream = f->stream;
     g->include_usage = f->include_usage;
     g->return_token_ids = f->return_token_ids;
@@ -128,6 +136,7 @@ void generation_free(struct generation *g) {
     reply_free(g->reply);
     json_decref(g->tools);
     free(g->prompt);
+    buffer_free(&g->echo);
     free(g);
 }
 

@@ -6,11 +6,15 @@
 #include "server/prompt.h"
 #include "server/reply.h"
 
+struct wire;
+
 #define GENERATION_NONCE_BYTES 25 // 24 hexadecimal digits and NUL
 
 struct generation {
     const struct service *service;
     enum route_id route;
+    const struct wire *wire; // the format of its replies
+    struct buffer echo;      // owned: what a response object repeats of its request
     bool stream, include_usage, return_token_ids;
     int32_t n_top;                      // alternatives a token; -1: no log probabilities
     int64_t created;                    // Unix seconds

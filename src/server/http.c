@@ -81,13 +81,14 @@ static bool check_head(struct exchange *x, const struct head *h, struct api_erro
         return api_refuse(e, 429, "too_many_connections", "this server takes at most %d connections at once",
                           (int)s->options.limits.connections);
     }
-    const char *key = MHD_lookup_connection_value(x->http, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *bearer = MHD_lookup_connection_value(x->http, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *key = MHD_lookup_connection_value(x->http, MHD_HEADER_KIND, "X-Api-Key"); // Anthropic's clients
     bool found = routes_find(x, e);
-    if (!(found && x->route->open) && !auth_allows(s->auth, key)) {
+    if (!(found && x->route->open) && !auth_allows(s->auth, bearer) && !auth_allows_key(s->auth, key)) {
         x->allow = NULL;
         return api_refuse(e, 401, "invalid_api_key",
-                          key == NULL ? "this server asks for an API key: Authorization: Bearer KEY"
-                                      : "the API key is wrong");
+                          bearer == NULL && key == NULL ? "this server asks for an API key: Authorization: Bearer KEY"
+                                                        : "the API key is wrong");
     }
     if (!found) return false;
     if (atomic_load(&s->draining) && !x->route->open)
@@ -216,7 +217,11 @@ void exchange_send_error(struct exchange *x, const struct api_error *e) {
     if (x->stage == STAGE_ANSWERED) return;
     struct buffer json;
     buffer_init(&json, 0);
-    api_error_write(&json, e);
+    if (route_is_messages(x->route)) {
+        api_error_write_messages(&json, e);
+    } else {
+        api_error_write(&json, e);
+    }
     struct MHD_Response *response = json_response(&json);
     if (response != NULL && e->retry_after_s > 0) {
         char seconds[16];
@@ -316,6 +321,7 @@ static void complete(void *server, struct MHD_Connection *http, void **slot, enu
     generation_free(x->generation);
     drop_body(x);
     buffer_free(&x->out);
+    wire_blocks_free(&x->progress.blocks);
     free(x->path);
     connection_set_phase(s, x->connection, PHASE_IDLE);
     free(x);

@@ -51,6 +51,7 @@ static struct chat_options options_of(const struct service *s, const struct requ
         o.reasoning_effort = none && !traits->reasoning_effort ? NULL : f->reasoning_effort;
         if (none) o.enable_thinking = CHAT_OFF;
     }
+    if (f->thinking != CHAT_UNSET) o.enable_thinking = f->thinking;
     if (json_object_get(f->kwargs.value, "enable_thinking") != NULL) o.enable_thinking = CHAT_UNSET;
     if (json_object_get(f->kwargs.value, "reasoning_effort") != NULL) o.reasoning_effort = NULL;
     return o;

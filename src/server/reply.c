@@ -221,4 +221,8 @@ struct reply_totals reply_get_totals(const struct reply *r) {
     return r->totals;
 }
 
+const char *reply_get_stop(const struct reply *r, size_t *n) {
+    return r->stopper != NULL ? stopper_get_found(r->stopper, n) : NULL;
+}
+
 size_t reply_token_place(const struct reply *r, int32_t i) { return r->places[i].first_character; }

@@ -53,9 +53,12 @@ struct reply_totals {
     int32_t n_reasoning; // ids fed before content or a call began, if there was reasoning
     size_t n_calls;
     bool truncated; // the last call is not complete
-    bool stopped;   // a stop string was found
+    bool stopped;   // a stop string was found: reply_get_stop
 };
 struct reply_totals reply_get_totals(const struct reply *r);
+
+// The stop string that ended the reply, of *n bytes, or NULL. Valid until the reply is freed.
+const char *reply_get_stop(const struct reply *r, size_t *n);
 
 // Where the text of the i-th id begins, in characters of the text.
 size_t reply_token_place(const struct reply *r, int32_t i);

@@ -7,15 +7,20 @@
 #define MODEL_PREFIX "/v1/models/"
 
 static const struct route routes[] = {
-    {"/v1/chat/completions", "POST", route_chat, false}, {"/v1/completions", "POST", route_completions, false},
-    {"/tokenize", "POST", route_tokenize, false},        {"/detokenize", "POST", route_detokenize, false},
-    {"/v1/models", "GET", route_models, false},          {"/health", "GET", route_health, true},
+    {"/v1/chat/completions", "POST", route_chat, false},
+    {"/v1/completions", "POST", route_completions, false},
+    {"/v1/responses", "POST", route_responses, false},
+    {"/v1/messages", "POST", route_messages, false},
+    {"/v1/messages/count_tokens", "POST", route_count_tokens, false},
+    {"/tokenize", "POST", route_tokenize, false},
+    {"/detokenize", "POST", route_detokenize, false},
+    {"/v1/models", "GET", route_models, false},
+    {"/health", "GET", route_health, true},
 };
 static const struct route model_route = {MODEL_PREFIX, "GET", route_model, false};
 static const struct route options_route = {NULL, "OPTIONS", route_options, true};
 
-static const char *const not_built[] = {"/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
-                                        "/metrics",      "/props",       "/"};
+static const char *const not_built[] = {"/metrics", "/props", "/"};
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
@@ -60,6 +65,10 @@ static bool refuse_path(const char *path, struct api_error *e) {
         return api_refuse(e, 404, "unknown_route", "this server has no such route; did you mean %s?", similar->path);
     return api_refuse(e, 404, "unknown_route",
                       "this server has no such route; see docs/api.md for those that there are");
+}
+
+bool route_is_messages(const struct route *r) {
+    return r != NULL && (r->handle == route_messages || r->handle == route_count_tokens);
 }
 
 bool routes_find(struct exchange *x, struct api_error *e) {

@@ -10,11 +10,11 @@
 static void write_new(struct exchange *x) {
     struct generation *g = x->generation;
     if (g->failed) {
-        wire_write_failure(&x->out, &g->error);
+        g->wire->write_failure(&x->out, g, &g->error, &x->progress);
         x->outcome = g->error.code;
     } else {
-        wire_write_deltas(&x->out, g, &x->progress);
-        if (g->finish_reason != NULL) wire_write_ending(&x->out, g, &x->progress);
+        g->wire->write_deltas(&x->out, g, &x->progress);
+        if (g->finish_reason != NULL) g->wire->write_ending(&x->out, g, &x->progress);
         x->outcome = g->finish_reason;
     }
     x->n_reply = generation_count_ids(g);
@@ -46,7 +46,7 @@ ssize_t stream_read(void *exchange, uint64_t position, char *out, size_t capacit
         if (x->ended) return MHD_CONTENT_READER_END_OF_STREAM;
         if (!x->opened) {
             x->opened = true;
-            wire_write_opening(&x->out, x->generation);
+            x->generation->wire->write_opening(&x->out, x->generation, &x->progress);
         } else {
             generation_wait(x->generation, LOOK_NS);
             if (exchange_is_gone(x)) {

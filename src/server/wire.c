@@ -1,9 +1,7 @@
+// Chat completions and completions, whole and streamed.
 #include "server/wire.h"
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
-
-void wire_write_text(struct buffer *b, const char *text, size_t n) { json_write_string(b, n > 0 ? text : "", n); }
 
 static bool is_chat(const struct generation *g) { return g->route == ROUTE_CHAT; }
 
@@ -50,7 +48,8 @@ static void write_no_usage(struct buffer *b, const struct generation *g) {
     if (g->include_usage) buffer_append_text(b, ",\"usage\":null");
 }
 
-void wire_write_opening(struct buffer *b, const struct generation *g) {
+static void write_opening(struct buffer *b, const struct generation *g, struct wire_progress *p) {
+    (void)p;
     if (!is_chat(g) && !g->return_token_ids) { // nothing to say yet, but a first byte to send
         buffer_append_text(b, ": accepted\n\n");
         return;
@@ -103,7 +102,7 @@ static void write_chunk(struct buffer *b, const struct generation *g, const stru
     close_event(b);
 }
 
-void wire_write_deltas(struct buffer *b, const struct generation *g, struct wire_progress *p) {
+static void write_deltas(struct buffer *b, const struct generation *g, struct wire_progress *p) {
     for (size_t i = 0, n = reply_count_deltas(g->reply); i < n; i++) {
         struct delta d = reply_get_delta(g->reply, i);
         if (d.n > 0) write_chunk(b, g, &d, p);
@@ -111,7 +110,7 @@ void wire_write_deltas(struct buffer *b, const struct generation *g, struct wire
     reply_clear(g->reply);
 }
 
-void wire_write_ending(struct buffer *b, const struct generation *g, struct wire_progress *p) {
+static void write_ending(struct buffer *b, const struct generation *g, struct wire_progress *p) {
     open_event(b, g);
     buffer_printf(b, ",\"choices\":[{\"index\":0,%s", is_chat(g) ? "\"delta\":{}" : "\"text\":\"\"");
     end_choice(b, g, p, g->finish_reason);
@@ -128,7 +127,10 @@ void wire_write_ending(struct buffer *b, const struct generation *g, struct wire
     buffer_append_text(b, "data: [DONE]\n\n");
 }
 
-void wire_write_failure(struct buffer *b, const struct api_error *e) {
+static void write_failure(struct buffer *b, const struct generation *g, const struct api_error *e,
+                          struct wire_progress *p) {
+    (void)g;
+    (void)p;
     buffer_append_text(b, "data: ");
     api_error_write(b, e);
     buffer_append_text(b, "\n\ndata: [DONE]\n\n");
@@ -136,63 +138,53 @@ void wire_write_failure(struct buffer *b, const struct api_error *e) {
 
 // ---- whole replies ----
 
-static struct wire_call *call_of(struct wire_whole *w, size_t index) {
-    if (index < w->n_calls) return &w->calls[index];
-    struct wire_call *grown = realloc(w->calls, (index + 1) * sizeof *grown);
-    if (grown == NULL) return NULL;
-    w->calls = grown;
-    for (; w->n_calls <= index; w->n_calls++) {
-        buffer_init(&w->calls[w->n_calls].name, 0);
-        buffer_init(&w->calls[w->n_calls].arguments, 0);
-    }
-    return &w->calls[index];
+// A member that holds the text of all blocks of one kind.
+static void write_joined(struct buffer *b, const struct wire_blocks *w, const char *name, enum delta_kind kind) {
+    buffer_printf(b, ",\"%s\":\"", name);
+    for (size_t i = 0; i < w->n; i++)
+        if (w->list[i].kind == kind && w->list[i].text.n > 0)
+            json_write_escaped(b, w->list[i].text.data, w->list[i].text.n);
+    buffer_append_text(b, "\"");
 }
 
-void wire_gather(struct wire_whole *w, const struct generation *g) {
-    for (size_t i = 0, n = reply_count_deltas(g->reply); i < n; i++) {
-        struct delta d = reply_get_delta(g->reply, i);
-        struct buffer *into = d.kind == DELTA_REASONING ? &w->reasoning : &w->content;
-        if (d.kind == DELTA_CALL || d.kind == DELTA_ARGUMENTS) {
-            struct wire_call *call = call_of(w, d.call);
-            into = call == NULL ? NULL : d.kind == DELTA_CALL ? &call->name : &call->arguments;
-        }
-        if (into == NULL || !buffer_append(into, d.text, d.n)) w->failed = true;
-    }
-    reply_clear(g->reply);
-}
-
-static void write_message(struct buffer *b, const struct generation *g, const struct wire_whole *w) {
-    buffer_append_text(b, "\"message\":{\"role\":\"assistant\",\"content\":");
-    if (w->n_calls > 0 && w->content.n == 0) {
-        buffer_append_text(b, "null");
-    } else {
-        wire_write_text(b, w->content.data, w->content.n);
-    }
-    if (w->reasoning.n > 0) {
-        buffer_append_text(b, ",\"reasoning_content\":");
-        wire_write_text(b, w->reasoning.data, w->reasoning.n);
-    }
-    for (size_t i = 0; i < w->n_calls; i++) {
-        buffer_append_text(b, i == 0 ? ",\"tool_calls\":[{\"id\":" : ",{\"id\":");
-        write_call_id(b, g, i);
+static void write_calls(struct buffer *b, const struct generation *g, const struct wire_blocks *w) {
+    bool first = true;
+    for (size_t i = 0; i < w->n; i++) {
+        const struct wire_block *call = &w->list[i];
+        if (call->kind != DELTA_CALL) continue;
+        buffer_append_text(b, first ? ",\"tool_calls\":[{\"id\":" : ",{\"id\":");
+        first = false;
+        write_call_id(b, g, call->call);
         buffer_append_text(b, ",\"type\":\"function\",\"function\":{\"name\":");
-        wire_write_text(b, w->calls[i].name.data, w->calls[i].name.n);
+        wire_write_text(b, call->name.data, call->name.n);
         buffer_append_text(b, ",\"arguments\":");
-        wire_write_text(b, w->calls[i].arguments.data, w->calls[i].arguments.n);
+        wire_write_text(b, call->text.data, call->text.n);
         buffer_append_text(b, "}}");
     }
-    buffer_append_text(b, w->n_calls > 0 ? "]}" : "}");
+    if (!first) buffer_append_text(b, "]");
 }
 
-void wire_write_whole(struct buffer *b, const struct generation *g, const struct wire_whole *w) {
+static void write_message(struct buffer *b, const struct generation *g, const struct wire_blocks *w) {
+    buffer_append_text(b, "\"message\":{\"role\":\"assistant\"");
+    if (g->totals.n_calls > 0 && !wire_blocks_have(w, DELTA_CONTENT)) {
+        buffer_append_text(b, ",\"content\":null");
+    } else {
+        write_joined(b, w, "content", DELTA_CONTENT);
+    }
+    if (wire_blocks_have(w, DELTA_REASONING)) write_joined(b, w, "reasoning_content", DELTA_REASONING);
+    write_calls(b, g, w);
+    buffer_append_text(b, "}");
+}
+
+static void write_whole(struct buffer *b, const struct generation *g, const struct wire_blocks *w) {
     struct wire_progress p = {0};
     write_head(b, g, false);
-    buffer_append_text(b, ",\"choices\":[{\"index\":0,");
+    buffer_append_text(b, ",\"choices\":[{\"index\":0");
     if (is_chat(g)) {
+        buffer_append_text(b, ",");
         write_message(b, g, w);
     } else {
-        buffer_append_text(b, "\"text\":");
-        wire_write_text(b, w->content.data, w->content.n);
+        write_joined(b, w, "text", DELTA_CONTENT);
     }
     end_choice(b, g, &p, g->finish_reason);
     if (g->return_token_ids) {
@@ -204,15 +196,6 @@ void wire_write_whole(struct buffer *b, const struct generation *g, const struct
     buffer_append_text(b, ",\"tokenfold\":");
     wire_write_tokenfold(b, g);
     buffer_append_text(b, "}");
-    if (w->failed) b->failed = true;
 }
 
-void wire_free_whole(struct wire_whole *w) {
-    for (size_t i = 0; i < w->n_calls; i++) {
-        buffer_free(&w->calls[i].name);
-        buffer_free(&w->calls[i].arguments);
-    }
-    free(w->calls);
-    buffer_free(&w->content);
-    buffer_free(&w->reasoning);
-}
+const struct wire wire_openai = {write_opening, write_deltas, write_ending, write_failure, write_whole};

@@ -1,38 +1,39 @@
-// Owns the JSON of replies, in the shapes of OpenAI's chat completions and completions: whole, and as the data of
-// server sent events. A whole reply and the chunks of a stream say the same. Pure functions; a failed append shows in
-// b->failed.
+// Owns the JSON of replies, whole and as server-sent events, in the shapes of OpenAI's chat completions, completions
+// and responses, and of Anthropic's messages. A whole reply and the events of a stream say the same. Pure functions; a
+// failed append shows in b->failed.
 #ifndef TF_SERVER_WIRE_H
 #define TF_SERVER_WIRE_H
 
 #include "base/buffer.h"
 #include "server/generation.h"
+#include "server/wire_blocks.h"
 
 // Where a stream stands between two calls.
 struct wire_progress {
     int32_t n_logprobs, n_ids; // ids whose log probabilities, and which themselves, have been written
+    int64_t n_events;
+    struct wire_blocks blocks; // owned: what has been streamed, in the formats that need it again
 };
 
-// Events, each "data: {...}\n\n".
-void wire_write_opening(struct buffer *b, const struct generation *g); // the first one, when nothing is known yet
-void wire_write_deltas(struct buffer *b, const struct generation *g, struct wire_progress *p);
-void wire_write_ending(struct buffer *b, const struct generation *g, struct wire_progress *p); // with "[DONE]"
-void wire_write_failure(struct buffer *b, const struct api_error *e);                          // with "[DONE]"
-
-// A whole reply, gathered delta by delta.
-struct wire_call {
-    struct buffer name, arguments;
+// A format of replies.
+struct wire {
+    // Events: the first ones, when nothing is known yet; what is new; the last ones.
+    void (*write_opening)(struct buffer *b, const struct generation *g, struct wire_progress *p);
+    void (*write_deltas)(struct buffer *b, const struct generation *g, struct wire_progress *p);
+    void (*write_ending)(struct buffer *b, const struct generation *g, struct wire_progress *p);
+    void (*write_failure)(struct buffer *b, const struct generation *g, const struct api_error *e,
+                          struct wire_progress *p);
+    void (*write_whole)(struct buffer *b, const struct generation *g, const struct wire_blocks *w);
 };
-struct wire_whole {
-    struct buffer content, reasoning;
-    struct wire_call *calls; // [n_calls]
-    size_t n_calls;
-    bool failed; // out of memory
-};
-void wire_gather(struct wire_whole *w, const struct generation *g);
-void wire_write_whole(struct buffer *b, const struct generation *g, const struct wire_whole *w);
-void wire_free_whole(struct wire_whole *w);
+extern const struct wire wire_openai, wire_messages, wire_responses;
 
-// Parts of both (wire_logprobs.c, wire_usage.c).
+// The format of a route's replies.
+const struct wire *wire_of(enum route_id route);
+
+// What a response object repeats of its request: members, each with a comma before it. For g->echo.
+void wire_responses_write_echo(struct buffer *b, const struct request_fields *f);
+
+// Parts of several formats (wire_blocks.c, wire_logprobs.c, wire_usage.c).
 void wire_write_text(struct buffer *b, const char *text, size_t n); // a JSON string
 // `,"logprobs":...` for ids first..last-1; null when they were not asked for, or there are none.
 void wire_write_logprobs(struct buffer *b, const struct generation *g, int32_t first, int32_t last);

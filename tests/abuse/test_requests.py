@@ -36,6 +36,23 @@ BODIES = [
                               "logit_bias": {"5": 1}, "chat_template_kwargs": {"enable_thinking": False}}),
     ("/v1/completions", {"prompt": "Once", "max_tokens": 2, "stop": ["a", "b"], "logprobs": 2, "echo": False}),
     ("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 2, "stream": True, "top_k": 5, "top_p": 0.9}),
+    ("/v1/messages", {"max_tokens": 2, "system": [{"type": "text", "text": "S"}], "messages": [
+        {"role": "user", "content": "Hi"}, {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": ""},
+            {"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "1"}]}],
+        "tools": [{"name": "add", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"},
+        "thinking": {"type": "enabled", "budget_tokens": 1024}, "stop_sequences": ["x"]}),
+    ("/v1/messages", {"max_tokens": 2, "messages": [{"role": "user", "content": "Hi"}], "stream": True}),
+    ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}),
+    ("/v1/responses", {"max_output_tokens": 2, "instructions": "S", "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "1"}],
+        "tools": [{"type": "function", "name": "add", "parameters": {"type": "object"}}], "tool_choice": "auto",
+        "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}, "include": []}),
+    ("/v1/responses", {"max_output_tokens": 2, "input": "Hi", "stream": True, "metadata": {"k": "v"}}),
     ("/tokenize", {"prompt": "some text", "parse_special": True}),
     ("/tokenize", {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": False}),
     ("/detokenize", {"tokens": [1, 2, 3]}),

@@ -4,6 +4,7 @@
 #include "server/fields.h"
 #include "server/prompt.h"
 #include "server/reply.h"
+#include "server/translate.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,9 +66,10 @@ static void read_body(enum route_id route, const json_t *body) {
         must(e.http == 400 || e.http == 404);
         return;
     }
-    bool made = route == ROUTE_DETOKENIZE  ? prompt_from_ids(&service, &f.tokens, &p, &e)
-                : f.messages.value != NULL ? prompt_from_messages(&service, &f, &p, &e)
-                                           : prompt_from_text(&service, &f, &p, &e);
+    bool made = !translate_fields(&service, route, &f, &e) ? false
+                : route == ROUTE_DETOKENIZE                ? prompt_from_ids(&service, &f.tokens, &p, &e)
+                : f.messages.value != NULL                 ? prompt_from_messages(&service, &f, &p, &e)
+                                                           : prompt_from_text(&service, &f, &p, &e);
     if (made) {
         if (fields_read_tool_choice(&f, &hide, &e)) read_back(&f, &p);
         prompt_free(&p);
@@ -78,12 +80,13 @@ static void read_body(enum route_id route, const json_t *body) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
-    static const enum route_id routes[] = {ROUTE_CHAT, ROUTE_COMPLETIONS, ROUTE_TOKENIZE, ROUTE_DETOKENIZE};
+    static const enum route_id routes[] = {ROUTE_CHAT,       ROUTE_COMPLETIONS, ROUTE_TOKENIZE,
+                                           ROUTE_DETOKENIZE, ROUTE_MESSAGES,    ROUTE_RESPONSES};
     struct error e;
     json_t *body;
     if (info.config == NULL) set_up();
     if (n == 0 || json_parse((const char *)data + 1, n - 1, n, JSON_PARSE_DEFAULT, &body, &e) != STATUS_OK) return 0;
-    read_body(routes[data[0] % 4], body);
+    read_body(routes[data[0] % 6], body);
     json_decref(body);
     return 0;
 }

@@ -72,8 +72,9 @@ static void test_paths(void **state) { // C07
     expect_error("GET", "/models", NULL, 404, "unknown_route", "/v1/models");
     expect_error("POST", "/chat/completions", CHAT, 404, "unknown_route", "/v1/chat/completions");
     expect_error("GET", "/nothing", NULL, 404, "unknown_route", NULL);
-    expect_error("POST", "/v1/responses", "{}", 404, "not_built", "not built yet");
-    expect_error("POST", "/v1/messages", "{}", 404, "not_built", NULL);
+    expect_error("POST", "/v1/responses", "{}", 400, NULL, "/input is missing");
+    expect_error("POST", "/v1//messages/", "{}", 400, NULL, "/messages is missing");
+    expect_error("POST", "/v1/messages/count_tokens", "{}", 400, NULL, "/messages is missing");
     expect_error("GET", "/metrics", NULL, 404, "not_built", NULL);
     expect_error("GET", "/props", NULL, 404, "not_built", NULL);
     expect_error("GET", "/", NULL, 404, "not_built", NULL);

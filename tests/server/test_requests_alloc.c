@@ -10,6 +10,7 @@
 #include "server/fields.h"
 #include "server/prompt.h"
 #include "server/reply.h"
+#include "server/translate.h"
 #include "tests/alloc_fail.h"
 #include <stdlib.h>
 #include <string.h>
@@ -57,18 +58,23 @@ static enum status read_reply(const struct request_fields *f, const struct promp
     return status;
 }
 
-// The whole way; true when nothing failed.
-static bool work(enum route_id route, const char *text, struct api_error *api) {
+// The whole way, on which the n-th allocation fails; true when none did. jansson's lexer does not survive that its
+// buffer cannot grow, which it does for words of 14 letters or more: bodies with such names are parsed before.
+static bool work(enum route_id route, const char *text, long n, struct api_error *api) {
     struct error e = {0};
     json_t *body;
     struct request_fields f;
     struct prompt p;
+    bool long_words = route == ROUTE_MESSAGES || route == ROUTE_RESPONSES;
+    if (!long_words) alloc_fail_at(n);
     if (json_parse(text, strlen(text), strlen(text), JSON_PARSE_DEFAULT, &body, &e) != STATUS_OK)
         return api_refuse_error(api, &e);
+    if (long_words) alloc_fail_at(n);
     bool ok = fields_read(&service, route, body, &f, api);
     if (ok) {
-        ok =
-            route == ROUTE_CHAT ? prompt_from_messages(&service, &f, &p, api) : prompt_from_text(&service, &f, &p, api);
+        ok = translate_fields(&service, route, &f, api) &&
+             (route != ROUTE_COMPLETIONS ? prompt_from_messages(&service, &f, &p, api)
+                                         : prompt_from_text(&service, &f, &p, api));
         if (ok) {
             enum status status = read_reply(&f, &p);
             if (status != STATUS_OK) ok = api_refuse_error(api, &(struct error){.code = status});
@@ -83,8 +89,7 @@ static bool work(enum route_id route, const char *text, struct api_error *api) {
 static void sweep(enum route_id route, const char *text) {
     for (long n = 1;; n++) {
         struct api_error e = {0};
-        alloc_fail_at(n);
-        bool ok = work(route, text, &e);
+        bool ok = work(route, text, n, &e);
         bool failed = alloc_failed();
         alloc_fail_off();
         if (!failed) {
@@ -117,10 +122,41 @@ static void test_completion(void **state) {
     sweep(ROUTE_COMPLETIONS, "{\"prompt\":[1,2,3,4,5,6,7,8],\"logit_bias\":{\"5\":1,\"6\":2}}");
 }
 
+static void test_messages(void **state) {
+    (void)state;
+    sweep(ROUTE_MESSAGES, "{\"system\":[{\"type\":\"text\",\"text\":\"S\"},{\"type\":\"text\",\"text\":\"T\"}],"
+                          "\"thinking\":{\"type\":\"adaptive\"},"
+                          "\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":[{"
+                          "\"type\":\"thinking\","
+                          "\"thinking\":\"hm\"},{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"add\",\"input\":{\"a\":"
+                          "1}}]},{\"role\":\"user\","
+                          "\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"t\",\"is_error\":true,\"content\":"
+                          "\"1\"},{\"type\":\"text\","
+                          "\"text\":\"so\"}]}],\"tools\":[{\"name\":\"add\",\"description\":\"adds\",\"input_schema\":{"
+                          "}}],\"tool_choice\":{\"type\":"
+                          "\"auto\"},\"stop_sequences\":[\"END\"]}");
+}
+
+static void test_responses(void **state) {
+    (void)state;
+    sweep(ROUTE_RESPONSES,
+          "{\"instructions\":\"S\",\"reasoning\":{\"effort\":\"low\"},\"input\":[{\"role\":\"user\",\"content\":[{"
+          "\"type\":"
+          "\"input_text\",\"text\":\"Hi\"}]},{\"type\":\"reasoning\",\"content\":[{\"type\":\"reasoning_text\","
+          "\"text\":\"hm\"}]},"
+          "{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"add\",\"arguments\":\"{}\"},{\"type\":\"function_"
+          "call_output\","
+          "\"call_id\":\"c\",\"output\":\"1\"},{\"role\":\"assistant\",\"content\":\"One.\"},{\"role\":\"user\","
+          "\"content\":\"so\"}],"
+          "\"tools\":[{\"type\":\"function\",\"name\":\"add\",\"parameters\":{}}],\"tool_choice\":\"auto\"}");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chat),
         cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_responses),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
