@@ -77,7 +77,7 @@ static inline const struct ops *ops_of(const struct run *r, const struct device 
     return d == r->subject->device ? &r->subject->ops : d->ops;
 }
 
-extern const struct tolerance element_f32, element_bf16, sum_f32, sum_bf16;
+extern const struct tolerance element_f32, element_bf16, sum_f32, sum_16_bits, sum_bf16;
 // Of results in the activation type: made by few operations an element, or by sums (linears, attention, recurrences).
 const struct tolerance *tolerance_element(const struct run *r);
 const struct tolerance *tolerance_sum(const struct run *r);

@@ -198,7 +198,7 @@ static void attention_case(struct run *r, enum dtype kv, const struct attention_
     struct piece whole[KV_MAX_LANES];
     for (int i = 0; i < c->n_lane; i++) whole[i] = (struct piece){i, 0, c->lanes[i].n_row};
     const float *all = call(r, r->subject->device, &data, whole, c->n_lane, 17, 90);
-    const struct tolerance *t = r->subject->device->compute == COMPUTE_F32 ? &attention_f32 : &sum_bf16;
+    const struct tolerance *t = r->subject->device->compute == COMPUTE_F32 ? &attention_f32 : tolerance_sum(r);
     expect_close(r, "outputs", all, oracle(r, &data), (size_t)(data.n_row * c->n_head * c->head_dim), t);
     if (case_done(r)) return;
     for (int i = 0; i < (c->head_dim > KV_LONG_PAGE_DIM ? 4 : 5); i++)

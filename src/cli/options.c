@@ -73,7 +73,7 @@ static const struct flag flags[] = {
     {"backend", CHOICE, AT(backend), MODEL, .choices = "auto|cuda|cpu", .help = "where to compute (auto)"},
     {"threads", INTEGER, AT(threads), MODEL, 0, 1024, .value = "N", .help = "CPU threads (0: one a core)"},
     {"compute", CHOICE, AT(compute), MODEL, .choices = "auto|bf16|fp32|int8",
-     .help = "precision of products (auto: bf16)"},
+     .help = "precision (auto: bf16; int8 is faster and less exact)"},
     {"kv-dtype", CHOICE, AT(kv_dtype), MODEL, .choices = "bf16|fp8",
      .help = "keys and values (bf16; fp32 with --compute fp32)"},
     {"no-progress", SET, AT(no_progress), MODEL, .help = "no progress bar"},

@@ -11,7 +11,7 @@
 
 static size_t round_up(size_t bytes) { return (bytes + CPU_ROW_ALIGN - 1) / CPU_ROW_ALIGN * CPU_ROW_ALIGN; }
 
-// ---- fp32 products: a prepared row is the row, rounded to bf16 in COMPUTE_BF16 ----
+// ---- fp32 products: a prepared row is the row ----
 
 static size_t float_row_bytes(int64_t n_in, int group) {
     (void)group;
@@ -21,12 +21,6 @@ static size_t float_row_bytes(int64_t n_in, int group) {
 static void prepare_f32(const float *x, int64_t n_in, int group, void *row) {
     (void)group;
     memcpy(row, x, (size_t)n_in * sizeof(float));
-}
-
-static void prepare_bf16(const float *x, int64_t n_in, int group, void *row) {
-    (void)group;
-    float *out = row;
-    for (int64_t i = 0; i < n_in; i++) out[i] = round_bf16(x[i]);
 }
 
 static void multiply_float(const struct weight *w, int64_t first, int64_t last, const void *rows, int64_t n_row,
@@ -113,15 +107,13 @@ void cpu_kernels_fill_linear(struct cpu_kernels *k, enum compute compute) {
         .row_block = ROW_BLOCK,
         .scratch_per_in = sizeof(float),
     };
-    struct cpu_linear_method bf16 = exact, int8 = exact;
-    bf16.prepare = prepare_bf16;
+    struct cpu_linear_method int8 = exact;
     int8.row_bytes = int8_row_bytes;
     int8.prepare = prepare_int8;
     int8.multiply = multiply_int8;
     int8.scratch_per_in = 1;
     for (int c = 0; c < CPU_N_CLASS; c++) {
         k->exact[c] = exact;
-        for (int f = 0; f < CPU_N_FORM; f++)
-            k->linear[f][c] = compute == COMPUTE_BF16 ? bf16 : compute == COMPUTE_INT8 && c >= CPU_Q2 ? int8 : exact;
+        for (int f = 0; f < CPU_N_FORM; f++) k->linear[f][c] = compute == COMPUTE_INT8 && c >= CPU_Q2 ? int8 : exact;
     }
 }

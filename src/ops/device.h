@@ -10,8 +10,11 @@
 enum compute {
     COMPUTE_AUTO, // the backend's choice: bf16
     COMPUTE_F32,  // the reference: fp32 activations, fp32 products, fp32 keys and values
-    COMPUTE_BF16, // products of bf16-rounded inputs with fp32 accumulation, bf16 keys and values
-    // quantised weights: activations quantised to int8 per row and group; fp32 activations between operations
+    // Products with fp32 accumulation, bf16 keys and values. Where activations are fp32 between operations
+    // (device.activation), a product keeps 16 bits of them: as two bf16, as two planes of int8 for each row and group,
+    // or whole. Where they are bf16, it takes them as they are.
+    COMPUTE_BF16,
+    // Quantised weights: activations quantised to int8 for each row and group, which costs accuracy. The rest as bf16.
     COMPUTE_INT8,
 };
 

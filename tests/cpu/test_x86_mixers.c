@@ -135,7 +135,7 @@ static void attention(const struct cpu_kernels *k, enum compute compute) {
         for (int c = 0; c < 5; c++) {
             struct tile t = make_tile(k, n_querys[c], n_keys[c], dims[c]);
             run_chain(k, &t, (enum form)form);
-            check_attention(&t, compute == COMPUTE_F32 || form == FORM_ROWS ? 1e-5 : 4e-3);
+            check_attention(&t, compute == COMPUTE_F32 || form == FORM_ROWS ? 1e-5 : 3e-5);
             size_t dim = (size_t)dims[c];
             for (int i = 0; i < n_querys[c]; i++) {
                 struct tile alone = t;
@@ -169,7 +169,7 @@ static void hidden_keys(const struct cpu_kernels *k, enum compute compute) {
         for (int i = 0; i < 5; i++) t.visible[i] = 40 + i;
         for (int i = 44 * 64; i < 64 * 64; i++) t.k[i] = t.v[i] = i % 2 ? 0x7fc0 : 0x7f80; // NaN, inf
         run_chain(k, &t, (enum form)form);
-        check_attention(&t, compute == COMPUTE_F32 || form == FORM_ROWS ? 1e-5 : 4e-3);
+        check_attention(&t, compute == COMPUTE_F32 || form == FORM_ROWS ? 1e-5 : 3e-5);
         free_tile(&t);
     }
 }

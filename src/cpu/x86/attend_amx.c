@@ -1,6 +1,5 @@
-// Prompt attention on AMX tiles. Keys and values are stored as bf16; a query is the sum of two bf16, since an error of
-// a score is one of the exponent of a weight; weights are rounded to bf16; scores, sums and results are fp32. 32
-// queries at a time take a tile of keys: scores, then weights, then weights times values.
+// Prompt attention on AMX tiles. Keys and values are stored as bf16; queries and weights are sums of two bf16; scores,
+// sums and results are fp32. 32 queries at a time take a tile of keys: scores, then weights, then weights times values.
 //
 // A tile instruction treats each query's row alone, and always goes over all CPU_TILE_KEYS keys, with zeros where there
 // is none or where a query does not see one. So a query's bits do not depend on the queries beside it.
@@ -18,7 +17,7 @@ struct attend_space {
     uint8_t *k;    // tiles of 32 dimensions by 16 keys: [KEYS / 16][head_dim / 32]
     uint8_t *v;    // tiles of 32 keys by 16 dimensions: [head_dim / 16][2]
     float *scores; // [BLOCK][KEYS]
-    uint16_t *p;   // [BLOCK][KEYS]
+    uint16_t *p;   // [BLOCK][2][KEYS]: as q
     float *kept;   // [BLOCK][head_dim]
 };
 
@@ -26,7 +25,7 @@ static int64_t padded(int64_t n_query) { return (n_query + BLOCK - 1) / BLOCK * 
 
 static size_t space_bytes(int n_query, int head_dim) {
     size_t dim = (size_t)head_dim;
-    return (size_t)padded(n_query) * dim * 4 + 2 * KEYS * dim * 2 + BLOCK * KEYS * 6 + BLOCK * dim * 4;
+    return (size_t)padded(n_query) * dim * 4 + 2 * KEYS * dim * 2 + BLOCK * KEYS * 8 + BLOCK * dim * 4;
 }
 
 static struct attend_space open_space(const struct cpu_attend *a) {
@@ -36,7 +35,7 @@ static struct attend_space open_space(const struct cpu_attend *a) {
     s.v = s.k + KEYS * dim * 2;
     s.scores = (float *)(s.v + KEYS * dim * 2);
     s.p = (uint16_t *)(s.scores + BLOCK * KEYS);
-    s.kept = (float *)(s.p + BLOCK * KEYS);
+    s.kept = (float *)(s.p + BLOCK * 2 * KEYS);
     return s;
 }
 
@@ -45,17 +44,20 @@ INLINE vec rest_of(vec x, __m256i rounded) {
     return vec_sub(x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16)));
 }
 
+// 32 values as two terms.
+INLINE void split_32(vec low, vec high, uint16_t *rounded, uint16_t *rest) {
+    __m512i first = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    low = rest_of(low, _mm512_castsi512_si256(first));
+    high = rest_of(high, _mm512_extracti64x4_epi64(first, 1));
+    _mm512_storeu_si512(rounded, first);
+    _mm512_storeu_si512(rest, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
 static void split_queries(const struct cpu_attend *a, uint16_t *q) {
     int64_t dim = a->head_dim;
     for (int64_t i = 0; i < a->n_query; i++, q += 2 * dim) {
-        for (int64_t d = 0; d < dim; d += 32) {
-            vec low = vec_load(a->q + i * dim + d), high = vec_load(a->q + i * dim + d + 16);
-            __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(high, low);
-            low = rest_of(low, _mm512_castsi512_si256(rounded));
-            high = rest_of(high, _mm512_extracti64x4_epi64(rounded, 1));
-            _mm512_storeu_si512(q + d, rounded);
-            _mm512_storeu_si512(q + dim + d, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-        }
+        for (int64_t d = 0; d < dim; d += 32)
+            split_32(vec_load(a->q + i * dim + d), vec_load(a->q + i * dim + d + 16), q + d, q + dim + d);
     }
     memset(q, 0, (size_t)((padded(a->n_query) - a->n_query) * 2 * dim) * sizeof *q);
 }
@@ -151,7 +153,7 @@ static float weigh_scores(const struct cpu_attend *a, int64_t query, const float
         s[i] = vec_exp(vec_sub(s[i], vec_set(max)));
         sum = vec_add(sum, s[i]);
     }
-    for (int i = 0; i < 4; i += 2) _mm512_storeu_si512(p + 16 * i, (__m512i)_mm512_cvtne2ps_pbh(s[i + 1], s[i]));
+    for (int i = 0; i < 4; i += 2) split_32(s[i], s[i + 1], p + 16 * i, p + KEYS + 16 * i);
     float fade = old == max ? 1.0f : _mm512_cvtss_f32(vec_exp(vec_set(old - max)));
     a->max[query] = max;
     a->sum[query] = a->sum[query] * fade + vec_sum(sum);
@@ -164,24 +166,24 @@ static void weigh_block(const struct cpu_attend *a, const struct attend_space *s
     for (int64_t i = 0; i < n_query; i++) {
         float *acc = a->acc + (first + i) * dim;
         if (a->visible[first + i] == 0) {
-            memset(s->p + i * KEYS, 0, KEYS * sizeof *s->p);
+            memset(s->p + i * 2 * KEYS, 0, 2 * KEYS * sizeof *s->p);
             memcpy(s->kept + i * dim, acc, (size_t)dim * sizeof *acc);
             continue;
         }
-        float fade = weigh_scores(a, first + i, s->scores + i * KEYS, s->p + i * KEYS);
+        float fade = weigh_scores(a, first + i, s->scores + i * KEYS, s->p + i * 2 * KEYS);
         if (fade == 1.0f) continue;
         for (int64_t d = 0; d < dim; d += VEC_N) vec_store(acc + d, vec_mul(vec_load(acc + d), vec_set(fade)));
     }
 }
 
-// Adds weights by values.
-INLINE void add_weighed(const struct attend_space *s, float *acc, int64_t dim, const bool two) {
-    const int64_t row_bytes = dim * (int64_t)sizeof(float);
-    _tile_loadd(1, s->p, KEYS * 2);
-    _tile_loadd(4, s->p + 32, KEYS * 2);
+// Adds one term of the weights by values.
+INLINE void add_weighed(const struct attend_space *s, const uint16_t *p, float *acc, int64_t dim, const bool two) {
+    const int64_t row_bytes = dim * (int64_t)sizeof(float), p_bytes = 2 * KEYS * sizeof *p;
+    _tile_loadd(1, p, p_bytes);
+    _tile_loadd(4, p + 32, p_bytes);
     if (two) {
-        _tile_loadd(3, s->p + 16 * KEYS, KEYS * 2);
-        _tile_loadd(5, s->p + 16 * KEYS + 32, KEYS * 2);
+        _tile_loadd(3, p + 16 * 2 * KEYS, p_bytes);
+        _tile_loadd(5, p + 16 * 2 * KEYS + 32, p_bytes);
     }
     for (int64_t d = 0; d < dim; d += 16) {
         const uint8_t *v = s->v + d * 128;
@@ -212,10 +214,12 @@ static void attend_block(const struct cpu_attend *a, const struct attend_space *
     else
         score_keys(s, first, dim, false);
     weigh_block(a, s, first, n_query);
-    if (n_query > 16)
-        add_weighed(s, acc, dim, true);
-    else
-        add_weighed(s, acc, dim, false);
+    for (int term = 0; term < 2; term++) {
+        if (n_query > 16)
+            add_weighed(s, s->p + term * KEYS, acc, dim, true);
+        else
+            add_weighed(s, s->p + term * KEYS, acc, dim, false);
+    }
     for (int64_t i = 0; i < n_query; i++)
         if (a->visible[first + i] == 0) memcpy(acc + i * dim, s->kept + i * dim, (size_t)dim * sizeof *acc);
 }

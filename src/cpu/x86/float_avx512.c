@@ -9,11 +9,11 @@
 #include "cpu/x86/rows_body.h"
 #include "cpu/x86/x86.h"
 
-void cpu_x86_fill_float_avx512(struct cpu_kernels *k, enum compute compute) {
+void cpu_x86_fill_float_avx512(struct cpu_kernels *k) {
     fill_rows(k);
     fill_conv(k);
     fill_draw(k);
-    fill_linear(k, compute);
+    fill_linear(k);
     fill_attend(k);
     fill_delta_rows(k);
     fill_delta_chunk(k);

@@ -1,5 +1,5 @@
 // Integer linears with AVX2. Weights keep their integer codes; x is quantised to int8 a group, or to int16 as 256 high
-// + low (COMPUTE_INT8 and COMPUTE_BF16, to which int16 is at least equal). A lane is a group: outputs are taken one
+// + low (COMPUTE_INT8 and COMPUTE_BF16). A lane is a group: outputs are taken one
 // after another, eight groups at a time, for any number of rows.
 //
 // VPMADDUBSW adds two products of a code and an int8 in 16 bits: codes of up to 6 bits fit, 8-bit codes go by halves.
@@ -45,6 +45,13 @@ static int32_t quantise_eight(vec x, const struct layout *l, int64_t i, bool spl
     return sum;
 }
 
+// The float whose bits are the largest of eight non-negative integers.
+static float largest_of(__m256i v) {
+    __m128i q = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    q = _mm_max_epi32(q, _mm_shuffle_epi32(q, 0x4e));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(q, _mm_shuffle_epi32(q, 0xb1))));
+}
+
 // Symmetric: the largest magnitude of a group becomes 127, or 127.5 * 256 - 1, whose high part is 127; ties go to the
 // even code.
 static void prepare_codes(const float *x, int64_t n_in, int group, bool split, int planes, void *row) {
@@ -53,10 +60,12 @@ static void prepare_codes(const float *x, int64_t n_in, int group, bool split, i
     float most_code = planes == 2 ? 32639.0f : 127.0f;
     memset(row, 0, (size_t)l.bytes);
     for (int64_t g = 0; g < n_in / group; g++) {
-        vec most = vec_set(0);
-        for (int i = 0; i < group; i += VEC_N)
-            most = vec_max(_mm256_andnot_ps(vec_set(-0.0f), vec_load(x + g * group + i)), most);
-        float largest = vec_largest(most);
+        __m256i most = _mm256_setzero_si256(); // as integers NaN is the largest of all, and makes the scale NaN
+        for (int i = 0; i < group; i += VEC_N) {
+            __m256i bits = _mm256_loadu_si256((const __m256i *)(x + g * group + i));
+            most = _mm256_max_epi32(most, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
+        }
+        float largest = largest_of(most);
         vec inverse = vec_set(largest > 0 ? most_code / largest : 0);
         int32_t sum = 0;
         for (int64_t i = g * group; i < (g + 1) * group; i += VEC_N)
@@ -248,25 +257,17 @@ static void multiply_two(const struct weight *w, int64_t first, int64_t last, co
     multiply_planes(w, first, last, rows, n_row, y, y_stride, scratch, true);
 }
 
-static struct cpu_linear_method method(int class, bool two) {
-    bool split = class == CPU_Q4;
-    return (struct cpu_linear_method){
-        .row_bytes = two ? row_bytes_two : row_bytes,
-        .prepare = two     ? (split ? prepare_split_two : prepare_two)
-                   : split ? prepare_split
-                           : prepare,
-        .multiply = two ? multiply_two : multiply,
-        .out_block = OUT_BLOCK,
-        .row_block = ROW_BLOCK,
-        .scratch_per_in = 1,
-    };
-}
-
-void cpu_x86_fill_int8_avx2(struct cpu_kernels *k) {
-    for (int form = 0; form < CPU_N_FORM; form++)
-        for (int c = CPU_Q2; c <= CPU_Q8; c++) k->linear[form][c] = method(c, false);
-}
-
-void cpu_x86_fill_int16_avx2(struct cpu_kernels *k) {
-    for (int c = CPU_Q2; c <= CPU_Q8; c++) k->linear[FORM_ROWS][c] = method(c, true);
+void cpu_x86_fill_integer_avx2(struct cpu_kernels *k, int planes) {
+    for (int c = CPU_Q2; c <= CPU_Q8; c++) {
+        struct cpu_linear_method m = {
+            .row_bytes = planes == 2 ? row_bytes_two : row_bytes,
+            .prepare = c == CPU_Q4 ? prepare_split : prepare,
+            .multiply = planes == 2 ? multiply_two : multiply,
+            .out_block = OUT_BLOCK,
+            .row_block = ROW_BLOCK,
+            .scratch_per_in = 1,
+        };
+        if (planes == 2) m.prepare = c == CPU_Q4 ? prepare_split_two : prepare_two;
+        for (int form = 0; form < CPU_N_FORM; form++) k->linear[form][c] = m;
+    }
 }

@@ -52,17 +52,20 @@ INLINE int quantise_group(const float *x, int n, bool split, int planes, float i
 // Symmetric: the largest magnitude of a group becomes 127, or 127.5 * 256 - 1, whose high part is 127; ties go to the
 // even code.
 void int8_prepare(const float *x, int64_t n_in, int group, bool split, int planes, void *row) {
-    const __m512 magnitude = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff));
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     struct int8_row layout = int8_row_of(n_in, group, planes);
     int64_t n_group = n_in / group;
     int8_t *codes = row;
     float *scales = (float *)int8_scales(&layout, row), *sums = (float *)int8_sums(&layout, row);
     float most_code = planes == 2 ? 32639.0f : 127.0f;
     for (int64_t g = 0; g < n_group; g++) {
-        vec most = vec_set(0);
+        __m512i most = _mm512_setzero_si512(); // as integers NaN is the largest of all, and makes the scale NaN
         for (int i = 0; i < group; i += VEC_N)
-            most = vec_max(_mm512_and_ps(vec_load(x + g * group + i), magnitude), most);
-        float largest = vec_largest(most), inverse = largest > 0 ? most_code / largest : 0;
+            most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_loadu_si512(x + g * group + i), magnitude));
+        uint32_t bits = (uint32_t)_mm512_reduce_max_epi32(most);
+        float largest, inverse;
+        memcpy(&largest, &bits, sizeof largest);
+        inverse = largest > 0 ? most_code / largest : 0;
         scales[g] = largest / most_code;
         sums[g] = scales[g] * (float)quantise_group(x + g * group, group, split, planes, inverse, codes + g * group,
                                                     layout.plane_bytes);
@@ -111,27 +114,28 @@ static void pack_q8(const uint8_t *const rows[INT8_OUTS], int64_t n_in, uint8_t 
     }
 }
 
-void int8_pack_panel(const struct weight *w, int64_t first, int64_t last, const struct int8_panel *panel) {
+void int8_pack_panel(const struct weight *w, int64_t first, int64_t last, int64_t k0, int64_t depth,
+                     const struct int8_panel *panel) {
     const uint8_t *rows[INT8_OUTS];
     int64_t outputs[INT8_OUTS];
     for (int j = 0; j < INT8_OUTS; j++) {
         outputs[j] = first + j < last ? first + j : last - 1;
-        rows[j] = (const uint8_t *)w->data + (size_t)outputs[j] * weight_row_bytes(w);
+        rows[j] = (const uint8_t *)w->data + (size_t)outputs[j] * weight_row_bytes(w) + k0 * w->bits / 8;
     }
-    load_group_columns(w, w->scales, outputs, 0, w->n_in / w->group, panel->scales);
-    load_group_columns(w, w->biases, outputs, 0, w->n_in / w->group, panel->biases);
+    load_group_columns(w, w->scales, outputs, k0 / w->group, depth / w->group, panel->scales);
+    load_group_columns(w, w->biases, outputs, k0 / w->group, depth / w->group, panel->biases);
     if (w->bits == 4) {
-        pack_q4(rows, w->n_in, int8_unit(w->group), panel->codes);
+        pack_q4(rows, depth, int8_unit(w->group), panel->codes);
         return;
     }
     if (w->bits != 8) {
         struct code_unpacker u = code_unpacker_make(w->bits);
         for (int j = 0; j < INT8_OUTS; j++) {
-            unpack_codes(&u, rows[j], w->n_in, panel->rows + j * w->n_in);
-            rows[j] = panel->rows + j * w->n_in;
+            unpack_codes(&u, rows[j], depth, panel->rows + j * depth);
+            rows[j] = panel->rows + j * depth;
         }
     }
-    pack_q8(rows, w->n_in, panel->codes);
+    pack_q8(rows, depth, panel->codes);
 }
 
 // ---- many rows: a lane is an output ----
@@ -196,7 +200,7 @@ INLINE void multiply_planes(const struct weight *w, int64_t first, int64_t last,
     }
     struct int8_panel panel = int8_open_panel(w->n_in, w->group, scratch);
     for (int64_t o = first; o < last; o += INT8_OUTS) {
-        int8_pack_panel(w, o, last, &panel);
+        int8_pack_panel(w, o, last, 0, w->n_in, &panel);
         struct side s = {int8_row_of(w->n_in, w->group, planes), rows, y + o - first, y_stride,
                          last - o < INT8_OUTS ? last - o : INT8_OUTS};
         int64_t t = 0;
@@ -216,29 +220,18 @@ static void multiply_two(const struct weight *w, int64_t first, int64_t last, co
     multiply_planes(w, first, last, rows, n_row, y, y_stride, scratch, 2);
 }
 
-void cpu_x86_fill_int8_vnni(struct cpu_kernels *k) {
-    for (int form = 0; form < CPU_N_FORM; form++)
-        for (int c = CPU_Q2; c <= CPU_Q8; c++)
-            k->linear[form][c] = (struct cpu_linear_method){
-                .row_bytes = row_bytes,
-                .prepare = c == CPU_Q4 ? prepare_split : prepare,
-                .multiply = multiply,
-                .out_block = OUT_BLOCK,
-                .row_block = ROW_BLOCK,
-                .scratch_fixed = INT8_SCRATCH,
-                .scratch_per_in = INT8_SCRATCH_PER_IN,
-            };
-}
-
-void cpu_x86_fill_int16_vnni(struct cpu_kernels *k) {
-    for (int c = CPU_Q2; c <= CPU_Q8; c++)
-        k->linear[FORM_ROWS][c] = (struct cpu_linear_method){
-            .row_bytes = row_bytes_two,
-            .prepare = c == CPU_Q4 ? prepare_split_two : prepare_two,
-            .multiply = multiply_two,
+void cpu_x86_fill_integer_vnni(struct cpu_kernels *k, int planes) {
+    for (int c = CPU_Q2; c <= CPU_Q8; c++) {
+        struct cpu_linear_method m = {
+            .row_bytes = planes == 2 ? row_bytes_two : row_bytes,
+            .prepare = c == CPU_Q4 ? prepare_split : prepare,
+            .multiply = planes == 2 ? multiply_two : multiply,
             .out_block = OUT_BLOCK,
             .row_block = ROW_BLOCK,
             .scratch_fixed = INT8_SCRATCH,
             .scratch_per_in = INT8_SCRATCH_PER_IN,
         };
+        if (planes == 2) m.prepare = c == CPU_Q4 ? prepare_split_two : prepare_two;
+        for (int form = 0; form < CPU_N_FORM; form++) k->linear[form][c] = m;
+    }
 }

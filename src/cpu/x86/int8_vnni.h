@@ -1,7 +1,7 @@
-// Owns the parts that linears with quantised weights and integer activations share. Weights keep their integer codes; x
-// is quantised to int8 a group, or to int16 as 256 high + low with both of them int8 (COMPUTE_INT8 and COMPUTE_BF16, to
-// which int16 is at least equal). So a group's dot product is an exact integer, and every method combines them alike,
-// which gives one row alone the bits that it has among many:
+// Owns the parts that linears with quantised weights and integer activations share. Weights keep their integer codes;
+// x is quantised to int8 a group, or to int16 as 256 high + low with both of them int8 (COMPUTE_INT8 and COMPUTE_BF16).
+// So a group's dot product is an exact integer, and in rounds every method, for few rows and for many, combines them
+// alike, which gives one row alone the bits that it has among many:
 //   y = sum over 16 chains of groups g = c, c + 16, ..:
 //     acc_c += (w_scale[g] x_scale[g]) dot[g];  acc_c += w_bias[g] x_sum[g]
 // each step fused, and the chains added as vec_sum adds lanes. Pure functions; any thread.
@@ -47,16 +47,18 @@ void int8_prepare(const float *x, int64_t n_in, int group, bool split, int plane
 void int8_few_rows(const struct weight *w, int64_t first, int64_t last, const void *rows, int64_t n_row, int planes,
                    float *y, int64_t y_stride, void *scratch);
 
-// 16 outputs: codes as [n_in / 4][output][4], scales and biases as [group][output].
+// 16 outputs: codes as [inputs / 4][output][4], scales and biases as [group][output].
 struct int8_panel {
     uint8_t *codes;
     float *scales, *biases;
-    uint8_t *rows; // of unpacked codes, [16][n_in]
+    uint8_t *rows; // of unpacked codes, [16][inputs]
 };
 #define INT8_SCRATCH        (2 * INT8_FEW * 128)
 #define INT8_SCRATCH_PER_IN (2 * INT8_OUTS + 2 * INT8_OUTS * (int)sizeof(float) / 32)
 struct int8_panel int8_open_panel(int64_t n_in, int group, void *scratch);
-// Outputs [first, first + 16); those from last on repeat the one before it.
-void int8_pack_panel(const struct weight *w, int64_t first, int64_t last, const struct int8_panel *panel);
+// Outputs [first, first + 16), those from last on being the one before it; inputs [k0, k0 + depth), of which both are
+// multiples of 128 unless the inputs end there.
+void int8_pack_panel(const struct weight *w, int64_t first, int64_t last, int64_t k0, int64_t depth,
+                     const struct int8_panel *panel);
 
 #endif

@@ -3,7 +3,6 @@
 #ifndef TF_CPU_X86_LINEAR_BODY_H
 #define TF_CPU_X86_LINEAR_BODY_H
 
-#include "base/numeric.h"
 #include "cpu/weights.h"
 #include "cpu/x86/vec_math.h"
 
@@ -24,12 +23,6 @@ static void prepare_f32(const float *x, int64_t n_in, int group, void *row) {
     (void)group;
     memcpy(row, x, (size_t)n_in * sizeof(float));
     memset((float *)row + n_in, 0, (size_t)(float_padded(n_in) - n_in) * sizeof(float));
-}
-
-static void prepare_bf16(const float *x, int64_t n_in, int group, void *row) {
-    prepare_f32(x, n_in, group, row);
-    float *values = row;
-    for (int64_t i = 0; i < n_in; i++) values[i] = round_bf16(values[i]);
 }
 
 static void expand_plain(const struct weight *w, int64_t o, float *out) {
@@ -110,23 +103,18 @@ static void multiply_float(const struct weight *w, int64_t first, int64_t last, 
     }
 }
 
-// Quantised weights keep their int8 methods in COMPUTE_INT8.
-static void fill_linear(struct cpu_kernels *k, enum compute compute) {
-    struct cpu_linear_method exact = {
-        .row_bytes = float_row_bytes,
-        .prepare = prepare_f32,
-        .multiply = multiply_float,
-        .out_block = FLOAT_OUT_BLOCK,
-        .row_block = FLOAT_ROW_BLOCK,
-        .scratch_fixed = 16 * DOT_OUTS * sizeof(float),
-        .scratch_per_in = DOT_OUTS * sizeof(float),
-    };
-    struct cpu_linear_method rounded = exact;
-    rounded.prepare = prepare_bf16;
+static void fill_linear(struct cpu_kernels *k) {
     for (int c = 0; c < CPU_N_CLASS; c++) {
-        k->exact[c] = exact;
-        if (compute == COMPUTE_INT8 && c >= CPU_Q2) continue;
-        for (int f = 0; f < CPU_N_FORM; f++) k->linear[f][c] = compute == COMPUTE_BF16 ? rounded : exact;
+        k->exact[c] = (struct cpu_linear_method){
+            .row_bytes = float_row_bytes,
+            .prepare = prepare_f32,
+            .multiply = multiply_float,
+            .out_block = FLOAT_OUT_BLOCK,
+            .row_block = FLOAT_ROW_BLOCK,
+            .scratch_fixed = 16 * DOT_OUTS * sizeof(float),
+            .scratch_per_in = DOT_OUTS * sizeof(float),
+        };
+        for (int f = 0; f < CPU_N_FORM; f++) k->linear[f][c] = k->exact[c];
     }
 }
 

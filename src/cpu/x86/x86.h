@@ -5,19 +5,18 @@
 
 #include "cpu/kernel_table.h"
 
-// fp32 arithmetic: rows, attention, the delta rule, and linears without quantised activations.
-void cpu_x86_fill_float_avx2(struct cpu_kernels *k, enum compute compute);
-void cpu_x86_fill_float_avx512(struct cpu_kernels *k, enum compute compute);
-// Quantised weights by integer activations: int8 in both forms, int16 in rounds (int8_vnni.h).
-void cpu_x86_fill_int8_avx2(struct cpu_kernels *k);
-void cpu_x86_fill_int8_vnni(struct cpu_kernels *k);
-void cpu_x86_fill_int8_amx(struct cpu_kernels *k);
-void cpu_x86_fill_int16_avx2(struct cpu_kernels *k);
-void cpu_x86_fill_int16_vnni(struct cpu_kernels *k);
-void cpu_x86_fill_int16_amx(struct cpu_kernels *k);
-// Products of bf16 on tiles: linears of prompts, linears of rounds with plain weights, attention of prompts.
-void cpu_x86_fill_prompt_amx(struct cpu_kernels *k);
-void cpu_x86_fill_rows_plain_amx(struct cpu_kernels *k);
+// fp32 arithmetic: rows, attention, the delta rule, and linears.
+void cpu_x86_fill_float_avx2(struct cpu_kernels *k);
+void cpu_x86_fill_float_avx512(struct cpu_kernels *k);
+// Quantised weights by activations of one or two planes of int8 (int8_vnni.h), in both forms.
+void cpu_x86_fill_integer_avx2(struct cpu_kernels *k, int planes);
+void cpu_x86_fill_integer_vnni(struct cpu_kernels *k, int planes);
+// The same on tiles: of rounds and of prompts.
+void cpu_x86_fill_integer_rows_amx(struct cpu_kernels *k, int planes);
+void cpu_x86_fill_integer_prompt_amx(struct cpu_kernels *k, int planes);
+// Products of bf16 on tiles, two to each fp32 activation: plain weights in both forms, attention of prompts.
+void cpu_x86_fill_plain_prompt_amx(struct cpu_kernels *k);
+void cpu_x86_fill_plain_rows_amx(struct cpu_kernels *k);
 void cpu_x86_fill_attend_amx(struct cpu_kernels *k);
 
 #endif

@@ -1,5 +1,5 @@
-// Prompt linears on AMX tiles: weights are expanded to bf16 once for a block of rows, x is rounded to bf16, and each
-// output is one fp32 chain over its inputs.
+// Prompt linears with plain weights on AMX tiles. x and the weights are sums of two bf16 (pack_bf16.h), bf16 weights
+// their only one; each output is one fp32 chain over its inputs, in which the product of the two rests is left out.
 //
 // Why a row's bits do not depend on its neighbours: TDPBF16PS treats each row of a alone, in one order over the depth;
 // tiles of fewer rows only leave rows out; and a sum that is stored between two blocks of depth is stored whole, as
@@ -9,8 +9,8 @@
 #include "cpu/x86/x86.h"
 
 #define OUT_BLOCK     256
-#define PANEL_DEPTH   2048 // by OUT_BLOCK: half of a 2 MiB second-level cache
-#define ROW_BLOCK     2048 // expanding a panel costs as much as multiplying some 100 rows by it
+#define PANEL_DEPTH   1024 // by OUT_BLOCK, and by two terms: half of a 2 MiB second-level cache
+#define ROW_BLOCK     2048 // laying out a panel costs as much as multiplying some tens of rows by it
 #define STEP          32   // rows and outputs of four accumulator tiles
 #define STEP_DEPTH    512  // of STEP rows: they stay in the first-level cache while a panel streams past
 #define SUM_STRIDE    (OUT_BLOCK + 16)
@@ -19,17 +19,12 @@
 // Rows are 64 bytes further apart than needed, so that equal columns of many rows do not meet in one set of a cache.
 static size_t row_bytes(int64_t n_in, int group) {
     (void)group;
-    return (size_t)((n_in + PACK_DEPTH - 1) / PACK_DEPTH * PACK_DEPTH) * sizeof(uint16_t) + 64;
+    return (size_t)pack_padded(n_in) * 2 * sizeof(uint16_t) + 64;
 }
 
 static void prepare(const float *x, int64_t n_in, int group, void *row) {
     (void)group;
-    pack_bf16_row(x, n_in, false, row);
-}
-
-static void prepare_interleaved(const float *x, int64_t n_in, int group, void *row) {
-    (void)group;
-    pack_bf16_row(x, n_in, true, row);
+    pack_bf16_row(x, n_in, row, (uint16_t *)row + pack_padded(n_in));
 }
 
 // STEP_DEPTH of inputs for up to STEP rows and all outputs of a call.
@@ -152,53 +147,65 @@ static void store_sums(const struct pass *p, float *y, int64_t y_stride, bool st
     }
 }
 
-// Up to STEP rows by a panel of `depth` inputs from k0 on.
-static void multiply_panel(struct pass *p, const char *rows, const uint8_t *panel, int64_t k0, int64_t depth, float *y,
-                           int64_t y_stride, bool stream) {
+// Up to STEP rows by a panel of `depth` inputs from k0 on. The panel's second term, if there is one, is at `rest`.
+static void multiply_panel(struct pass *p, const struct weight *w, const char *rows, const uint8_t *panel,
+                           const uint8_t *rest, int64_t k0, int64_t depth, float *y, int64_t y_stride, bool stream) {
+    const char *rows_rest = rows + pack_padded(w->n_in) * (int64_t)sizeof(uint16_t);
+    const struct {
+        const char *rows;
+        const uint8_t *panel;
+    } terms[] = {{rows, panel}, {rows_rest, panel}, {rows, rest}};
     p->from = k0 > 0 ? y : NULL;
     p->from_stride = y_stride;
     for (int64_t k = 0; k < depth; k += STEP_DEPTH) {
-        p->rows = rows + (k0 + k) * (int64_t)sizeof(uint16_t);
-        p->panel = panel + k / PACK_DEPTH * PACK_TILE;
         p->n_tile = (least(depth - k, STEP_DEPTH) + PACK_DEPTH - 1) / PACK_DEPTH;
-        multiply_pass(p);
-        p->from = p->to;
-        p->from_stride = SUM_STRIDE;
+        for (int i = 0; i < 3 && terms[i].panel != NULL; i++) {
+            p->rows = terms[i].rows + (k0 + k) * (int64_t)sizeof(uint16_t);
+            p->panel = terms[i].panel + k / PACK_DEPTH * PACK_TILE;
+            multiply_pass(p);
+            p->from = p->to;
+            p->from_stride = SUM_STRIDE;
+        }
     }
     store_sums(p, y, y_stride, stream);
 }
 
+#define PANEL_BYTES (OUT_BLOCK * PANEL_DEPTH * sizeof(uint16_t))
+#define SUMS_BYTES  (STEP * SUM_STRIDE * sizeof(float))
+
 static void multiply(const struct weight *w, int64_t first, int64_t last, const void *rows, int64_t n_row, float *y,
                      int64_t y_stride, void *scratch) {
-    _Alignas(64) float sums[STEP * SUM_STRIDE];
-    uint8_t *panel = scratch;
+    float *sums = scratch;
+    uint8_t *panel = (uint8_t *)scratch + SUMS_BYTES, *packing = panel + 2 * PANEL_BYTES;
+    uint8_t *rest = w->dtype == DTYPE_BF16 ? NULL : panel + PANEL_BYTES;
     struct pass p = {.row_bytes = (int64_t)row_bytes(w->n_in, 0), .n_out = last - first, .to = sums};
     // One block of outputs, which is wanted soon, has no gaps between its rows.
     bool stream = y_stride > OUT_BLOCK && n_row * y_stride >= STREAM_FLOATS && (uintptr_t)y % 64 == 0 &&
                   y_stride % 16 == 0 && p.n_out % 16 == 0;
     for (int64_t k0 = 0; k0 < w->n_in; k0 += PANEL_DEPTH) {
         int64_t depth = least(w->n_in - k0, PANEL_DEPTH);
-        pack_bf16_panel(w, first, last, k0, depth, panel + OUT_BLOCK * PANEL_DEPTH * sizeof(uint16_t), panel);
+        pack_bf16_panel(w, PACK_ROUNDED, first, last, k0, depth, packing, panel);
+        if (rest != NULL) pack_bf16_panel(w, PACK_REST, first, last, k0, depth, packing, rest);
         p.panel_stride = (depth + PACK_DEPTH - 1) / PACK_DEPTH * PACK_TILE;
         for (int64_t row = 0; row < n_row; row += STEP) {
             p.n_row = least(n_row - row, STEP);
-            multiply_panel(&p, (const char *)rows + row * p.row_bytes, panel, k0, depth, y + row * y_stride, y_stride,
-                           stream && k0 + depth == w->n_in);
+            multiply_panel(&p, w, (const char *)rows + row * p.row_bytes, panel, rest, k0, depth, y + row * y_stride,
+                           y_stride, stream && k0 + depth == w->n_in);
         }
     }
     _tile_release();
     _mm_sfence(); // streamed stores are not ordered with others
 }
 
-void cpu_x86_fill_prompt_amx(struct cpu_kernels *k) {
-    for (int c = 0; c < CPU_N_CLASS; c++) {
+void cpu_x86_fill_plain_prompt_amx(struct cpu_kernels *k) {
+    for (int c = CPU_F32; c <= CPU_F16; c++) {
         k->linear[FORM_PROMPT][c] = (struct cpu_linear_method){
             .row_bytes = row_bytes,
-            .prepare = c == CPU_Q4 ? prepare_interleaved : prepare,
+            .prepare = prepare,
             .multiply = multiply,
             .out_block = OUT_BLOCK,
             .row_block = ROW_BLOCK,
-            .scratch_fixed = OUT_BLOCK * PANEL_DEPTH * sizeof(uint16_t) + pack_bf16_scratch(PANEL_DEPTH),
+            .scratch_fixed = SUMS_BYTES + 2 * PANEL_BYTES + pack_bf16_scratch(PANEL_DEPTH),
         };
     }
 }

@@ -115,7 +115,7 @@ static void multiply_planes(const struct weight *w, int64_t first, int64_t last,
         .w = w, .layout = int8_row_of(w->n_in, w->group, planes), .y_stride = y_stride, .chains = chains, .dots = dots};
     int64_t shaped = 0;
     for (int64_t o = first; o < last; o += INT8_OUTS) {
-        int8_pack_panel(w, o, last, &panel);
+        int8_pack_panel(w, o, last, 0, w->n_in, &panel);
         s.n_out = last - o < INT8_OUTS ? last - o : INT8_OUTS;
         for (int64_t t = 0; t < n_row; t += SIDE) {
             s.rows = (const char *)rows + t * s.layout.bytes;
@@ -143,13 +143,11 @@ static void multiply_two(const struct weight *w, int64_t first, int64_t last, co
 }
 
 // Over the VNNI methods, whose rows these are.
-static void fill(struct cpu_linear_method *methods, bool two) {
+void cpu_x86_fill_integer_rows_amx(struct cpu_kernels *k, int planes) {
     for (int c = CPU_Q2; c <= CPU_Q8; c++) {
-        methods[c].multiply = two ? multiply_two : multiply;
-        methods[c].out_block = OUT_BLOCK;
-        methods[c].row_block = ROW_BLOCK;
+        struct cpu_linear_method *m = &k->linear[FORM_ROWS][c];
+        m->multiply = planes == 2 ? multiply_two : multiply;
+        m->out_block = OUT_BLOCK;
+        m->row_block = ROW_BLOCK;
     }
 }
-
-void cpu_x86_fill_int8_amx(struct cpu_kernels *k) { fill(k->linear[FORM_ROWS], false); }
-void cpu_x86_fill_int16_amx(struct cpu_kernels *k) { fill(k->linear[FORM_ROWS], true); }
