@@ -278,18 +278,16 @@ static void one_lane(struct call *c, int32_t position) {
 static void run_attention(struct call *c) {
     const struct shape *s = c->shape;
     int64_t page_bytes = 2 * s->n_kv_head * PAGE_ROWS * HEAD * (int64_t)dtype_bytes(c->b->d->kv);
-    struct attention_args a = {.batch = &c->batch,
-                               .q = c->in[0],
-                               .qg = c->in[1],
-                               .n_head = (int)s->n_head,
-                               .n_kv_head = (int)s->n_kv_head,
-                               .head_dim = HEAD,
-                               .scale = 1.0f / 16,
-                               .kv = {.pages = c->b->pool,
-                                      .page_bytes = page_bytes,
-                                      .page_rows = PAGE_ROWS,
-                                      .dtype = c->b->d->kv},
-                               .out = c->out[0]};
+    struct attention_args a = {
+        .batch = &c->batch,
+        .q = c->in[0],
+        .qg = c->in[1],
+        .n_head = (int)s->n_head,
+        .n_kv_head = (int)s->n_kv_head,
+        .head_dim = HEAD,
+        .scale = 1.0f / 16,
+        .kv = {.pages = c->b->pool, .page_bytes = page_bytes, .page_rows = PAGE_ROWS, .dtype = c->b->d->kv},
+        .out = c->out[0]};
     c->b->d->ops->attention(c->b->d, &a);
 }
 

@@ -1,5 +1,5 @@
 // Every fixture against transformers: logits of prompts, the residual stream layer by layer, and greedy replies through
-// a prompt pass and rounds; in fp32 tightly, in the 16- and 8-bit paths within the gates of the model spec, section 9;
+// a prompt pass and rounds; in fp32 tightly, and by default within the gates of the model spec, section 9, or better;
 // with every instruction set that this processor has.
 #include "ops/ops.h"
 #include "tests/model/golden.h"
@@ -14,13 +14,13 @@
 
 #define EXACT_MAX_ABS 1e-4 // fp32 logits and hidden states of size 1; in proportion where logits are larger
 #define EXACT_REL_L2  1e-5
-#define LOSSY_REL_L2  3e-2
-// Tiles multiply weights that were expanded to bf16, which adds a rounding; it shows in models 64 wide.
-#define TILES_REL_L2 3.5e-2
-#define EXACT_GAP    2e-3 // two best logits nearer than this may change places
-// The specification allows 0.1 between two bf16 runs; here the reference is fp32 and its tokens are fed back.
-#define LOSSY_GAP 0.2
-// Activations in 8 bits for each group of 32 or 64, in models as narrow as one or two groups. Not a default.
+#define EXACT_GAP     2e-3 // two best logits nearer than this may change places
+#define LOSSY_GAP     2e-2 // the specification allows 0.1
+#define LOSSY_REL_L2                                                                                                   \
+    3e-3 // the specification allows 3e-2, and so do we with experts: a near-tie in the router can still
+#define ROUTED_REL_L2 3e-2 // change a row as a whole
+// --compute int8 promises less than the specification asks of a default: activations in 8 bits for each group of 32 or
+// 64, in models as narrow as one or two groups. With experts it promises nothing about single rows.
 #define INT8_REL_L2 0.08
 
 static const char *compute_name(enum compute c) {
@@ -108,36 +108,17 @@ static double behind(const float *logits, int64_t n, int32_t id) {
     return (double)logits[argmax(logits, n)] - logits[id];
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-// Of all rows together. With experts a near-tie in the router changes a row as a whole, and narrow models have many:
-// then of the row that a quarter of the rows are below.
-static double error_of(const struct rig *r, const float *got, const float *want, int32_t n_rows) {
-    int64_t n_vocab = r->config->n_vocab;
-    if (r->config->n_experts == 0) return rel_l2(got, want, n_rows * n_vocab);
-    double rows[512];
-    assert_true(n_rows <= 512);
-    for (int32_t i = 0; i < n_rows; i++) rows[i] = rel_l2(got + i * n_vocab, want + i * n_vocab, n_vocab);
-    qsort(rows, (size_t)n_rows, sizeof *rows, compare_doubles);
-    return rows[(n_rows - 1) / 4];
-}
-
 static void check_lossy(const struct setting *s, const struct golden *g, struct rig *r) {
     int64_t n_vocab = r->config->n_vocab;
-    double limit = s->compute == COMPUTE_INT8 ? INT8_REL_L2 : s->isa == ISA_AMX ? TILES_REL_L2 : LOSSY_REL_L2;
-    bool quantised = strstr(s->folder, "mlx") != NULL;
-    if (s->compute == COMPUTE_INT8 && (!quantised || r->config->n_experts > 0)) return;
+    bool is_int8 = s->compute == COMPUTE_INT8;
+    double limit = is_int8 ? INT8_REL_L2 : r->config->n_experts > 0 ? ROUTED_REL_L2 : LOSSY_REL_L2;
+    if (is_int8 && (strstr(s->folder, "mlx") == NULL || r->config->n_experts > 0)) return;
     for (int i = 0; i < 8; i++) {
         int32_t n = golden_lengths[i], n_rows;
         const float *want = golden_logits(g, n, &n_rows);
-        if (r->config->n_experts > 0 && n_rows < 60) continue; // too few rows to tell near-ties from faults
         float *all = prompt_logits(r, golden_ids(g, n), n), *got = all + (n - n_rows) * n_vocab;
-        double d = error_of(r, got, want, n_rows), gap = 0;
-        bool flips = r->config->n_experts > 0 || s->compute == COMPUTE_INT8;
-        for (int32_t row = 0; row < n_rows && !flips; row++) {
+        double d = rel_l2(got, want, n_rows * n_vocab), gap = 0;
+        for (int32_t row = 0; row < n_rows && !is_int8; row++) {
             double b = behind(want + row * n_vocab, n_vocab, argmax(got + row * n_vocab, n_vocab));
             if (b > gap) gap = b;
         }
@@ -152,7 +133,6 @@ static void check_greedy(const struct setting *s, const struct golden *g, struct
     static const int32_t lengths[] = {5, 65, 300};
     int64_t n_vocab = r->config->n_vocab;
     double limit = s->compute == COMPUTE_F32 ? EXACT_GAP : LOSSY_GAP;
-    if (s->compute != COMPUTE_F32 && r->config->n_experts > 0) return; // a near-tie in the router changes a whole row
     float *logits = malloc((size_t)n_vocab * sizeof *logits);
     assert_non_null(logits);
     for (int i = 0; i < 3; i++) {
