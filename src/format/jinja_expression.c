@@ -106,19 +106,24 @@ static bool at_tuple_end(const struct parser *p) {
     return p->now.type == TOKEN_PRINT_END || p->now.type == TOKEN_BLOCK_END || token_is_op(&p->now, ')');
 }
 
-struct node *parse_tuple(struct parser *p, bool with_conditional) {
+// One value, or several with commas between them, which are a tuple.
+static struct node *parse_listed(struct parser *p, struct node *(*parse_one)(struct parser *, bool), bool option) {
     uint32_t line = p->now.line;
     struct node_list kids = {0};
     bool comma = false;
     while (!p->status) {
         if (kids.n && !parser_expect_op(p, ',')) return NULL;
         if (kids.n && at_tuple_end(p)) break;
-        if (!parser_push(p, &kids, parse_expression(p, with_conditional))) return NULL;
+        if (!parser_push(p, &kids, parse_one(p, option))) return NULL;
         if (!token_is_op(&p->now, ',')) break;
         comma = true;
     }
     if (p->status) return NULL;
     return comma ? parser_finish(p, parser_node(p, NODE_TUPLE, line), &kids) : kids.items[0];
+}
+
+struct node *parse_tuple(struct parser *p, bool with_conditional) {
+    return parse_listed(p, parse_expression, with_conditional);
 }
 
 // The words of the language cannot be names, and `loop` is the interpreter's.
@@ -163,18 +168,7 @@ static struct node *parse_single_target(struct parser *p, bool with_namespace) {
 }
 
 struct node *parse_target(struct parser *p, bool with_namespace) {
-    uint32_t line = p->now.line;
-    struct node_list kids = {0};
-    bool comma = false;
-    while (!p->status) {
-        if (kids.n && !parser_expect_op(p, ',')) return NULL;
-        if (kids.n && at_tuple_end(p)) break;
-        if (!parser_push(p, &kids, parse_single_target(p, with_namespace))) return NULL;
-        if (!token_is_op(&p->now, ',')) break;
-        comma = true;
-    }
-    if (p->status) return NULL;
-    return comma ? parser_finish(p, parser_node(p, NODE_TUPLE, line), &kids) : kids.items[0];
+    return parse_listed(p, parse_single_target, with_namespace);
 }
 
 // ---- calls: what stands in parentheses, and its binding to the parameters of a filter, test or method ----
