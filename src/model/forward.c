@@ -19,6 +19,17 @@ static struct walk begin_walk(struct model *m, const struct batch *b, void *page
     return w;
 }
 
+void layer_add(const struct walk *w, struct tensor out, const struct weight *weight) {
+    struct linear_args project = {
+        .form = w->batch->form,
+        .x = out,
+        .n_parts = 1,
+        .part = {{weight, w->scratch.x}},
+        .residual = w->scratch.x,
+    };
+    w->ops->linear(w->device, &project);
+}
+
 // From ids to scratch.hidden, the stream after the final norm.
 static void run_layers(const struct walk *w) {
     const struct model_config *c = &w->m->config;

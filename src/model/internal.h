@@ -40,6 +40,9 @@ typedef void layer_fn(const struct walk *w, const struct layer_weights *weights,
 
 layer_fn layer_attention, layer_delta, layer_mlp, layer_moe;
 
+// The end of a block: scratch.x = scratch.x + out weight^T.
+void layer_add(const struct walk *w, struct tensor out, const struct weight *weight);
+
 // Where the nth attention layer's keys and values lie.
 struct kv_layer model_kv_layer(const struct walk *w, int64_t nth);
 

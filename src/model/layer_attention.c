@@ -54,12 +54,5 @@ void layer_attention(const struct walk *w, const struct layer_weights *weights, 
         .out = s->attention.out,
     };
     w->ops->attention(w->device, &attend);
-    struct linear_args output = {
-        .form = w->batch->form,
-        .x = s->attention.out,
-        .n_parts = 1,
-        .part = {{&weights->o, s->x}},
-        .residual = s->x,
-    };
-    w->ops->linear(w->device, &output);
+    layer_add(w, s->attention.out, &weights->o);
 }

@@ -47,12 +47,5 @@ void layer_delta(const struct walk *w, const struct layer_weights *weights, int6
         .out = s->delta.out,
     };
     w->ops->delta(w->device, &delta);
-    struct linear_args output = {
-        .form = w->batch->form,
-        .x = s->delta.out,
-        .n_parts = 1,
-        .part = {{&weights->out, s->x}},
-        .residual = s->x,
-    };
-    w->ops->linear(w->device, &output);
+    layer_add(w, s->delta.out, &weights->out);
 }

@@ -19,12 +19,5 @@ void layer_mlp(const struct walk *w, const struct layer_weights *weights, int64_
         .out = s->mlp.gate,
     };
     w->ops->swiglu(w->device, &gate);
-    struct linear_args narrow = {
-        .form = w->batch->form,
-        .x = s->mlp.gate,
-        .n_parts = 1,
-        .part = {{&weights->mlp.down, s->x}},
-        .residual = s->x,
-    };
-    w->ops->linear(w->device, &narrow);
+    layer_add(w, s->mlp.gate, &weights->mlp.down);
 }
