@@ -4,10 +4,10 @@
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/prompt_logits.h"
+#include "engine/digest.h"
 #include "format/detokenizer.h"
 #include "format/json.h"
 #include <errno.h>
-#include <openssl/sha.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,12 +104,6 @@ static const char *finish_name(enum finish f) {
     return f == FINISH_LENGTH ? "length" : f == FINISH_STOP ? "stop" : "error";
 }
 
-static void hex_of_ids(const int32_t *ids, size_t n, char hex[2 * SHA256_DIGEST_LENGTH + 1]) {
-    unsigned char digest[SHA256_DIGEST_LENGTH];
-    SHA256((const unsigned char *)ids, n * sizeof *ids, digest);
-    for (int i = 0; i < SHA256_DIGEST_LENGTH; i++) snprintf(hex + 2 * i, 3, "%02x", digest[i]);
-}
-
 static double per_second(int64_t n, int64_t ns) { return ns > 0 ? (double)n * 1e9 / (double)ns : 0; }
 
 static json_t *timings(const struct run *r, const struct request_view *v) {
@@ -124,19 +118,18 @@ static enum status print_json(const struct run *r, const struct request *request
                               struct error *e) {
     size_t n = (size_t)v->n_tokens, n_text = 0;
     int32_t *ids = malloc((n + 1) * sizeof *ids);
-    char *text = NULL, hex[2 * SHA256_DIGEST_LENGTH + 1];
+    char *text = NULL, digest[DIGEST_BYTES];
     if (ids == NULL) return error_memory(e);
     for (size_t i = 0; i < n; i++) ids[i] = request_tokens(request)[i].id;
-    hex_of_ids(ids, n, hex);
-    enum status st = STATUS_OK;
-    if (r->info->tokenizer != NULL)
+    enum status st = digest_tokens(request_tokens(request), (int32_t)n, digest) ? STATUS_OK : error_memory(e);
+    if (st == STATUS_OK && r->info->tokenizer != NULL)
         st = detokenizer_decode(r->info->tokenizer, ids, n - v->ended_by_eos, true, &text, &n_text, e);
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
     json_t *object = json_pack("{s:o, s:o, s:s, s:i, s:i, s:s, s:o}", "ids", list, "text",
                                text == NULL ? json_null() : json_stringn(text, n_text), "finish_reason",
                                finish_name(v->finish), "prompt_tokens", (int)r->prompt.n, "reply_tokens", (int)n,
-                               "token_sha256", hex, "timings", timings(r, v));
+                               "token_sha256", digest, "timings", timings(r, v));
     struct buffer b;
     buffer_init(&b, JSON_BYTES_MAX);
     if (st == STATUS_OK && (object == NULL || !json_write(&b, object, JSON_STYLE_COMPACT))) st = error_memory(e);

@@ -1,7 +1,7 @@
 // What a reply cost, and the ids themselves.
+#include "engine/digest.h"
 #include "server/wire.h"
 #include <inttypes.h>
-#include <openssl/evp.h>
 
 void wire_write_usage(struct buffer *b, const struct generation *g) {
     int32_t n = generation_count_ids(g);
@@ -17,29 +17,12 @@ static void write_milliseconds(struct buffer *b, const char *name, int64_t ns) {
     json_write_real(b, (double)(ns / 1000) / 1000.0);
 }
 
-// SHA-256 over the ids as 32-bit little-endian integers, which is what x86 holds in memory.
-static void write_digest(struct buffer *b, const struct generation *g) {
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned n_digest = 0;
-    EVP_MD_CTX *context = EVP_MD_CTX_new();
-    bool ok = context != NULL && EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1;
-    for (int32_t i = 0, n = generation_count_ids(g); ok && i < n; i++) {
-        uint32_t id = (uint32_t)generation_token(g, i)->id;
-        unsigned char bytes[4] = {(unsigned char)id, (unsigned char)(id >> 8), (unsigned char)(id >> 16),
-                                  (unsigned char)(id >> 24)};
-        ok = EVP_DigestUpdate(context, bytes, sizeof bytes) == 1;
-    }
-    ok = ok && EVP_DigestFinal_ex(context, digest, &n_digest) == 1;
-    EVP_MD_CTX_free(context);
-    buffer_append_text(b, ok ? "\"" : "null");
-    for (unsigned i = 0; ok && i < n_digest; i++) buffer_printf(b, "%02x", digest[i]);
-    if (ok) buffer_append_text(b, "\"");
-}
-
 void wire_write_tokenfold(struct buffer *b, const struct generation *g) {
     const struct request_view *v = &g->view;
-    buffer_append_text(b, "{\"token_sha256\":");
-    write_digest(b, g);
+    char digest[DIGEST_BYTES];
+    bool ok = digest_tokens(request_tokens(g->request), generation_count_ids(g), digest);
+    const char *quote = ok ? "\"" : "";
+    buffer_printf(b, "{\"token_sha256\":%s%s%s", quote, ok ? digest : "null", quote);
     write_milliseconds(b, "queue_ms", v->queue_ns);
     write_milliseconds(b, "prompt_ms", v->prompt_ns);
     write_milliseconds(b, "decode_ms", v->decode_ns);
