@@ -1,7 +1,7 @@
 """A thousand mangled checkpoints against the real binary, built with the address, leak and undefined-behaviour
 sanitizers: every file of a checkpoint spoiled as JSON, as bytes, in its structure or in its place. `run` must either
-reply, or end with one sentence that says where the fault is; never crash, leak, hang or take memory that only a header asks
-for. A good checkpoint must give its ids before, between and after.
+reply, or end with one sentence that says where the fault is; never crash, leak, hang or take memory that only a header
+asks for. A good checkpoint must give its ids before, between and after.
 
     test_checkpoints.py [COUNT [SEED]]      a failure prints the seed and keeps the checkpoint
 """
