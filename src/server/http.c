@@ -111,7 +111,7 @@ static enum MHD_Result take_head(struct exchange *x, const char *path, const cha
     x->path = routes_normalise(path);
     buffer_init(&x->body, x->server->options.limits.body_bytes);
     MHD_get_connection_values_n(x->http, MHD_HEADER_KIND, add_header, &h);
-    x->head_bytes += h.bytes;
+    x->head_bytes += h.bytes + strlen(method);
     if (x->path == NULL) {
         api_refuse(&x->error, 503, "out_of_memory", "out of memory");
         refuse(x, true);
@@ -278,7 +278,7 @@ static void *begin(void *server, const char *uri, struct MHD_Connection *http) {
     x->http = http;
     x->connection = info != NULL ? info->socket_context : NULL;
     x->received_ns = clock_ns();
-    x->head_bytes = strlen(uri) + 16; // method, version and line end
+    x->head_bytes = strlen(uri) + 12; // version, blanks and line end
     atomic_fetch_add(&s->n_exchanges, 1);
     connection_set_phase(s, x->connection, PHASE_RECEIVE);
     return x;
