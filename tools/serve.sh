@@ -20,11 +20,4 @@ elif [ -z "$model" ]; then
     echo "No trained model is in models/ yet: this one has random weights, and its words are random too."
 fi
 
-cat <<END
-Serving $model. In another terminal:
-
-  curl http://127.0.0.1:$port/v1/chat/completions -H 'Content-Type: application/json' \\
-       -d '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
-
-END
 exec build/tokenfold serve "$model" --host 127.0.0.1 --port "$port"
