@@ -1,100 +1,15 @@
 // The engine over a small random checkpoint (build/golden/dense-mlx4-g32): what a request gives must not depend on
 // anything but itself, and whatever ends a request must leave nothing behind.
 #include "base/clock.h"
-#include "cpu/device_cpu.h"
-#include "engine/engine.h"
+#include "tests/engine/requests.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 // cmocka last: it needs the headers above
 #include <cmocka.h>
-
-#define MODEL   "build/golden/dense-mlx4-g32"
-#define SECOND  1000000000ll
-#define N_VOCAB 512
-
-static struct device *device;
-
-static struct engine *open_engine(struct engine_options o) {
-    struct engine *e = NULL;
-    struct error error;
-    o.model_dir = MODEL;
-    o.device = device;
-    if (o.parallel == 0) o.parallel = 4;
-    if (o.queue == 0) o.queue = 64;
-    if (o.max_tokens == 0) o.max_tokens = 32;
-    if (o.context == 0) o.context = 2048;
-    if (o.decode_share == 0) o.decode_share = 0.25;
-    if (engine_create(&o, &e, &error) != STATUS_OK) fail_msg("%s", error.text);
-    return e;
-}
-
-// A prompt of n ids that differs for each seed.
-static int32_t *make_prompt(int32_t n, uint32_t seed) {
-    int32_t *ids = malloc((size_t)n * sizeof *ids);
-    for (int32_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        ids[i] = 3 + (int32_t)((seed >> 8) % (N_VOCAB - 3));
-    }
-    return ids;
-}
-
-static struct request_params params_of(const int32_t *prompt, int32_t n, int64_t max_tokens) {
-    return (struct request_params){
-        .prompt = prompt,
-        .n_prompt = n,
-        .max_tokens = max_tokens,
-        .ignore_eos = true,
-        .draw = {.temperature = 0, .top_p = 1, .repetition = 1, .n_top = -1},
-    };
-}
-
-static struct request *submit(struct engine *e, const struct request_params *p) {
-    struct request *r = NULL;
-    struct error error;
-    if (engine_submit(e, p, &r, &error) != STATUS_OK) fail_msg("%s", error.text);
-    return r;
-}
-
-static struct request_view wait_done(struct request *r) {
-    struct request_view v = {0};
-    int64_t give_up = clock_ns() + 60 * SECOND;
-    while (v.state != REQUEST_DONE && clock_ns() < give_up) request_wait(r, v.n_tokens, v.state, SECOND, &v);
-    assert_int_equal(v.state, REQUEST_DONE);
-    return v;
-}
-
-static void wait_tokens(struct request *r, int32_t n) {
-    struct request_view v = {0};
-    int64_t give_up = clock_ns() + 60 * SECOND;
-    while (v.n_tokens < n && v.state != REQUEST_DONE && clock_ns() < give_up)
-        request_wait(r, v.n_tokens, v.state, SECOND, &v);
-    assert_true(v.n_tokens >= n);
-}
-
-// Runs one request alone and returns its ids.
-static int32_t run_alone(struct engine *e, const struct request_params *p, int32_t *ids) {
-    struct request *r = submit(e, p);
-    struct request_view v = wait_done(r);
-    for (int32_t i = 0; i < v.n_tokens; i++) ids[i] = request_tokens(r)[i].id;
-    request_free(r);
-    return v.n_tokens;
-}
-
-static void wait_counts_idle(struct engine *e) {
-    struct engine_counts c;
-    int64_t give_up = clock_ns() + 10 * SECOND;
-    do {
-        engine_get_counts(e, &c);
-        if (c.n_pages_used == 0 && c.n_running == 0 && c.n_waiting == 0 && engine_idle(e)) return;
-        clock_sleep_ns(1000000);
-    } while (clock_ns() < give_up);
-    fail_msg("%lld pages, %d running, %d waiting are left", (long long)c.n_pages_used, c.n_running, c.n_waiting);
-}
 
 static void set_sampling(struct request_params *p, int which) {
     if (which % 2 == 0) return;
@@ -265,7 +180,7 @@ static void what_can_never_be_served_is_refused(void **state) {
     assert_int_equal(run_alone(e, &p, ids), 1);
     p = params_of(prompt, 290, -1);
     assert_int_equal(run_alone(e, &p, ids), 10);
-    prompt[5] = N_VOCAB;
+    prompt[5] = REQUESTS_VOCAB;
     assert_int_equal(engine_submit(e, &p, &r, &error), STATUS_INVALID);
     prompt[5] = -1;
     assert_int_equal(engine_submit(e, &p, &r, &error), STATUS_INVALID);
@@ -328,7 +243,7 @@ static void bias_and_eos_are_kept_to(void **state) {
     assert_true(v.ended_by_eos);
     assert_int_equal(v.finish, FINISH_STOP);
     request_free(r);
-    bias.id = N_VOCAB;
+    bias.id = REQUESTS_VOCAB;
     struct error error;
     assert_int_equal(engine_submit(e, &p, &r, &error), STATUS_INVALID);
     free(prompt);
@@ -356,7 +271,8 @@ static void log_probabilities_are_of_the_model(void **state) {
 
 static void bad_options_are_refused(void **state) {
     (void)state;
-    struct engine_options good = {.model_dir = MODEL, .device = device, .parallel = 1, .queue = 4, .max_tokens = 8};
+    struct engine_options good = {
+        .model_dir = REQUESTS_MODEL, .device = requests_device(), .parallel = 1, .queue = 4, .max_tokens = 8};
     struct engine *e = NULL;
     struct error error;
     struct engine_options o = good;
@@ -372,15 +288,7 @@ static void bad_options_are_refused(void **state) {
 }
 
 int main(void) {
-    struct error error;
-    if (access(MODEL "/config.json", R_OK) != 0) {
-        puts("SKIP " MODEL " is missing: run tools/unpack_golden.sh");
-        return 77;
-    }
-    if (cpu_device_create(COMPUTE_AUTO, true, 2, cpu_isa_detect(), &device, &error) != STATUS_OK) {
-        puts(error.text);
-        return 1;
-    }
+    if (!requests_open_device()) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(concurrent_equals_solo),
         cmocka_unit_test(seeds_decide_and_a_resend_repeats),
@@ -396,6 +304,6 @@ int main(void) {
         cmocka_unit_test(bad_options_are_refused),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    device_free(device);
+    requests_close_device();
     return failed;
 }
