@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -78,6 +79,7 @@ struct engine_options options_for_engine(const struct options *o) {
         .memory_bytes = o->memory_bytes,
         .kv_memory_bytes = o->kv_memory_bytes,
         .kv_dtype = wants_fp8(o) ? KV_FP8 : KV_OF_DEVICE,
+        .gate_logits = getenv("TF_GATE_LOGITS"),
     };
 }
 

@@ -19,6 +19,15 @@ enum kv_dtype {
     KV_FP8,       // e4m3 codes with a scale for each vector
 };
 
+// One prompt pass as gates see it: prompt rows [start, start + n_row) of a request, and the SHA-256 of the fp32 logits
+// of the row that the pass ends with.
+struct pass_report {
+    int64_t request; // request_number
+    int32_t start, n_row;
+    unsigned char sha256[32];
+};
+typedef void pass_fn(void *context, const struct pass_report *report); // on the engine's thread
+
 struct engine_options {
     const char *model_dir;
     struct device *device; // owned by the caller; must outlive the engine
@@ -35,11 +44,18 @@ struct engine_options {
     void (*progress)(void *context, int64_t bytes_done, int64_t bytes_total); // while loading; may be NULL
     void *progress_context;
     bool garbage; // tests: fill every run, page and scratch with NaN garbage when a lane opens
+    // Gates: every pass is reported, as a call, or as a line appended to a file; NULL: it is not.
+    pass_fn *on_pass;
+    void *on_pass_context;
+    const char *gate_logits;
 };
 
 // Plans memory from headers, refuses what cannot fit with the count or window that does, then loads and starts the
 // thread.
 enum status engine_create(const struct engine_options *options, struct engine **out, struct error *e);
+// Ends every request, gives back all that streams take, plans anew and starts again over the weights that are loaded.
+// model_dir and device stay as they are. When it fails the engine stands still: it may be restarted again, or freed.
+enum status engine_restart(struct engine *e, const struct engine_options *options, struct error *error);
 // cancels what is left, waits for the thread; every request must be freed before or after, not during
 void engine_free(struct engine *e);
 
@@ -69,8 +85,12 @@ void engine_drain(struct engine *e);
 bool engine_idle(struct engine *e);
 
 struct request_params {
-    const int32_t *prompt;   // ids, all < vocabulary; copied
-    int32_t n_prompt;        // >= 1
+    const int32_t *prompt; // ids, all < vocabulary; copied
+    int32_t n_prompt;      // >= 1
+    // [n_turns] positions in the prompt, ascending, where a turn of the conversation begins, the reply's own included:
+    // where later prompts are likely to part from this one. They decide what is kept, never what is computed. Copied.
+    const int32_t *turns;
+    int32_t n_turns;
     int64_t max_tokens;      // < 0: none named: min(the engine's default, the room left)
     struct draw_params draw; // temperature ... top_k, n_top and bias are read (bias copied); seed only if has_seed
     bool has_seed;           // else the seed is derived from the prompt's ids
@@ -125,6 +145,7 @@ void request_wait(struct request *r, int32_t n_seen, enum request_state seen, in
 const struct request_token *request_tokens(const struct request *r);
 const struct draw_top *request_tops(const struct request *r);
 int32_t request_max_tokens(const struct request *r); // what was claimed
+int64_t request_number(const struct request *r);     // 1 for the engine's first
 uint64_t request_seed(const struct request *r);
 
 void request_cancel(struct request *r); // its lane is free within one round

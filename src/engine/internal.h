@@ -10,6 +10,7 @@
 #include "model/model.h"
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 
 // ---- penalties: which ids a request has seen, as draw_seen wants them ----
 struct seen_ids {
@@ -32,6 +33,7 @@ struct request {
     // Set at submit, then read only.
     int32_t *prompt;
     int32_t n_prompt, max_tokens;
+    int64_t number;
     struct draw_params draw;
     struct draw_bias *bias;
     bool ignore_eos;
@@ -88,6 +90,8 @@ struct engine {
     uint32_t *allowed; // ids that have a token
     int32_t n_vocab;
 
+    float *last_logits; // host: of a pass, where passes are watched; else NULL
+    FILE *gate_file;    // NULL: passes are not written down
     pthread_t thread;
     bool started;
     struct queue *mailbox; // of struct request *
@@ -109,8 +113,20 @@ struct engine {
     int64_t rounds_owed_ns;  // time that rounds may take before the next prompt pass
 };
 
+// ---- start.c: each undoes nothing when it fails; streams_close and engine_free do ----
+enum status engine_open_model(struct engine *e, struct error *error); // headers and tokenizer
+// Plan, scratch, memory, thread. loaded: the weights are on the device already.
+enum status engine_open_streams(struct engine *e, bool loaded, struct error *error);
+void engine_close_streams(struct engine *e);
+
 void *engine_thread(void *engine);
 int32_t schedule_pass_rows(const struct engine *e, const struct request *r); // length of r's next prompt pass
+
+// ---- passes.c: what gates see of a prompt pass ----
+bool passes_are_watched(const struct engine *e);
+enum status passes_open(struct engine *e, struct error *error);
+void passes_close(struct engine *e);
+void passes_report(struct engine *e, const struct request *r, int32_t n_row, struct tensor logits);
 
 // The lane run of a seat, in the pool's memory.
 static inline void *engine_run(const struct engine *e, const struct seat *seat) {

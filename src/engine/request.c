@@ -203,6 +203,8 @@ void request_wait(struct request *r, int32_t n_seen, enum request_state seen, in
 const struct request_token *request_tokens(const struct request *r) { return r->tokens; }
 const struct draw_top *request_tops(const struct request *r) { return r->tops; }
 int32_t request_max_tokens(const struct request *r) { return r->max_tokens; }
+int64_t request_number(const struct request *r) { return r->number; }
+
 uint64_t request_seed(const struct request *r) { return r->draw.seed; }
 
 void request_cancel(struct request *r) {

@@ -231,8 +231,11 @@ static void prompt_step(struct engine *e) {
     int32_t n = schedule_pass_rows(e, r);
     bool last = r->n_rows_done + n == r->n_prompt;
     struct lane lane = lane_of(e, r, 0, n);
-    struct prompt_pass pass = {
-        .lane = &lane, .ids = r->prompt + r->n_rows_done, .pages = e->pages, .want = last ? LOGITS_LAST : LOGITS_NONE};
+    bool watched = passes_are_watched(e);
+    struct prompt_pass pass = {.lane = &lane,
+                               .ids = r->prompt + r->n_rows_done,
+                               .pages = e->pages,
+                               .want = last || watched ? LOGITS_LAST : LOGITS_NONE};
     struct tensor logits;
     struct error error;
     int64_t start = clock_ns();
@@ -243,6 +246,7 @@ static void prompt_step(struct engine *e) {
         return;
     }
     int64_t took = clock_ns() - start;
+    if (watched) passes_report(e, r, n, logits);
     if (n >= PROMPT_CHUNK) average(&e->row_ns, (double)took / n);
     double share = e->options.decode_share;
     e->rounds_owed_ns = (int64_t)((double)took * share / (1 - share));

@@ -87,6 +87,10 @@ int64_t model_run_bytes(const struct model *m, int32_t max_window, enum dtype ac
     return run_lay_out(&m->config, max_window, activation).bytes;
 }
 
+int64_t model_kept_bytes(const struct model *m, int32_t max_window, enum dtype activation) {
+    return run_lay_out(&m->config, max_window, activation).kept_bytes;
+}
+
 static int64_t round_rows(const struct model_limits *l) { return (int64_t)l->max_lanes * l->max_window; }
 
 static struct device_limits limits_of_device(const struct model_config *c, const struct model_limits *l) {
@@ -138,18 +142,14 @@ static bool report_progress(void *context, uint64_t bytes_done, uint64_t bytes_t
     return true;
 }
 
-enum status model_load(struct model *m, struct device *d, const struct model_limits *limits,
-                       model_progress_fn *progress, void *context, struct error *e) {
-    must(m->memory == NULL);
+static enum status take_scratch(struct model *m, const struct model_limits *limits, struct error *e) {
+    struct device *d = m->device;
+    struct scratch s;
     must(limits->pass_rows >= PROMPT_CHUNK && limits->pass_rows <= PROMPT_MAX_ROWS);
     must(limits->max_lanes > 0 && limits->max_window > 0 && limits->page_rows > 0);
     struct device_limits of_device = limits_of_device(&m->config, limits);
     enum status st = d->reserve(d, &of_device, e);
     if (st != STATUS_OK) return st;
-    struct progress p = {progress, context};
-    st = checkpoint_prefetch(m->checkpoint, progress == NULL ? NULL : report_progress, &p, e);
-    if (st != STATUS_OK) return st;
-    struct scratch s;
     int64_t bytes = lay_out_scratch(m, d->activation, limits, NULL, &s);
     void *memory = d->alloc(d, (size_t)bytes);
     if (memory == NULL)
@@ -157,11 +157,26 @@ enum status model_load(struct model *m, struct device *d, const struct model_lim
                          (double)bytes / (1 << 20));
     lay_out_scratch(m, d->activation, limits, memory, &m->scratch);
     m->memory = memory;
-    m->device = d;
     m->limits = *limits;
     m->run = run_lay_out(&m->config, limits->max_window, d->activation);
     m->page = page_lay_out(&m->config, limits->page_rows, limits->kv);
     return STATUS_OK;
+}
+
+enum status model_load(struct model *m, struct device *d, const struct model_limits *limits,
+                       model_progress_fn *progress, void *context, struct error *e) {
+    must(m->memory == NULL);
+    m->device = d;
+    struct progress p = {progress, context};
+    enum status st = checkpoint_prefetch(m->checkpoint, progress == NULL ? NULL : report_progress, &p, e);
+    return st == STATUS_OK ? take_scratch(m, limits, e) : st;
+}
+
+enum status model_set_limits(struct model *m, const struct model_limits *limits, struct error *e) {
+    must(m->device != NULL);
+    if (m->memory != NULL) m->device->release(m->device, m->memory);
+    m->memory = NULL;
+    return take_scratch(m, limits, e);
 }
 
 void model_poison(struct model *m) {

@@ -27,6 +27,8 @@ int64_t model_round_bytes(const struct model *m);  // of them, what a round of o
 // What streams need, from the configuration alone.
 int64_t model_page_bytes(const struct model *m, int32_t page_rows, enum dtype kv);
 int64_t model_run_bytes(const struct model *m, int32_t max_window, enum dtype activation);
+// Of a run's bytes, the first ones that a stream needs to go on after a prompt pass: states and conv rings.
+int64_t model_kept_bytes(const struct model *m, int32_t max_window, enum dtype activation);
 
 struct model_limits {
     int32_t max_lanes, max_window; // widest round: max_lanes * max_window rows
@@ -42,6 +44,10 @@ int64_t model_scratch_bytes(const struct model *m, struct device *d, const struc
 // Brings the weights to the device and takes all scratch. After it, no call here allocates.
 enum status model_load(struct model *m, struct device *d, const struct model_limits *limits,
                        model_progress_fn *progress, void *context, struct error *e);
+
+// After model_load: other limits. All scratch is given back and taken anew; weights stay where they are. When this
+// fails, nothing may be computed until it has succeeded.
+enum status model_set_limits(struct model *m, const struct model_limits *limits, struct error *e);
 
 enum logits_wanted {
     LOGITS_NONE, // an inner pass of a prompt

@@ -35,11 +35,13 @@ static enum status make_reply(struct generation *g, const struct request_fields 
 }
 
 static struct request_params params_of(const struct generation *g, const struct request_fields *f,
-                                       const struct prompt *p) {
+                                       const struct prompt *p, const struct chat_turns *turns) {
     const struct server_options *o = g->service->options;
     struct request_params r = {
         .prompt = p->ids.ids,
         .n_prompt = (int32_t)p->ids.n, // bounded by a multiple of the window
+        .turns = turns->at,
+        .n_turns = turns->n,
         .max_tokens = f->max_tokens,
         .draw = {.temperature = f->temperature,
                  .top_p = f->top_p,
@@ -89,7 +91,8 @@ static bool start(struct generation *g, const struct request_fields *f, const st
         memcpy(g->prompt, p->ids.ids, p->ids.n * sizeof *g->prompt);
     }
     if (make_reply(g, f, p, &error) != STATUS_OK) return api_refuse_error(e, &error);
-    struct request_params params = params_of(g, f, p);
+    struct chat_turns turns = chat_find_turns(p->ids.ids, g->n_prompt, g->service->turn_token);
+    struct request_params params = params_of(g, f, p, &turns);
     if (engine_submit(g->service->options->engine, &params, &g->request, &error) != STATUS_OK) {
         g->request = NULL;
         return refuse_submit(&error, e);

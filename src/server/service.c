@@ -23,6 +23,9 @@ enum status service_init(struct service *s, const struct server_options *options
     int64_t n_vocab = s->info->config->n_vocab;
     if (n_vocab < 1 || n_vocab > INT32_MAX) return error_set(e, STATUS_INVALID, "the model has no usable vocabulary");
     s->n_vocab = (int32_t)n_vocab;
+    s->turn_token = options->chat != NULL && s->info->tokenizer != NULL
+                        ? chat_find_turn_token(options->chat, s->info->tokenizer)
+                        : CHAT_NO_TURN_TOKEN;
     make_fingerprint(s);
     int n_cores = machine_cores();
     s->n_free = n_cores < GATE_MAX ? n_cores : GATE_MAX;

@@ -5,7 +5,7 @@
 #define TF_SERVER_SERVICE_H
 
 #include "engine/engine.h"
-#include "format/chat.h"
+#include "format/chat_turns.h"
 #include "server/api_error.h"
 #include "server/server.h"
 #include <pthread.h>
@@ -15,8 +15,9 @@
 struct service {
     const struct server_options *options;
     const struct engine_info *info;
-    int32_t n_vocab; // ids that a client may name are below this
-    int64_t created; // Unix seconds, of the start
+    int32_t turn_token; // that opens every turn of a chat, or CHAT_NO_TURN_TOKEN
+    int32_t n_vocab;    // ids that a client may name are below this
+    int64_t created;    // Unix seconds, of the start
     char fingerprint[SERVICE_FINGERPRINT_BYTES];
 
     pthread_mutex_t lock;
