@@ -125,7 +125,8 @@ static void describe(struct engine *e, const struct plan *plan, int64_t reserve)
     i->reserve_bytes = reserve;
     snprintf(i->start_sentence, sizeof i->start_sentence,
              "%s; model %.2f GiB, scratch %.2f GiB; %d stream%s of up to %d tokens, %.2f GiB each with %s keys and "
-             "values; %.2f GiB left after a reserve of %.2f GiB; prompt passes of up to %d rows; no prompt cache; no drafter",
+             "values; %.2f GiB left after a reserve of %.2f GiB; prompt passes of up to %d rows; no prompt cache; no "
+             "drafter",
              e->device->name, (double)i->weight_bytes / gib, (double)i->scratch_bytes / gib, plan->parallel,
              plan->parallel == 1 ? "" : "s", plan->context, (double)plan->window_bytes / gib, kv_name(i->kv),
              (double)plan->unused_bytes / gib, (double)reserve / gib,
