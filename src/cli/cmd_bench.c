@@ -4,7 +4,6 @@
 #include "cli/bandwidth.h"
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/progress.h"
 #include "format/json.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,15 +202,11 @@ static enum status run_bench(const struct options *o, const char *dir, struct er
         if (cells[i].n_streams > streams) streams = cells[i].n_streams;
     }
     if (s == STATUS_OK) s = bandwidth_measure((int)o->threads, &bandwidth, e);
-    if (s == STATUS_OK) s = options_open_device(o, dir, &device, e);
     if (s == STATUS_OK) {
         struct engine_options options = options_for_engine(o);
-        options.model_dir = dir;
-        options.device = device;
         options.parallel = streams;
         if (options.context == 0) options.context = longest;
-        options.progress = o->no_progress ? NULL : progress_show;
-        s = engine_create(&options, &engine, e);
+        s = options_open_engine(o, dir, &options, &device, &engine, NULL, e);
     }
     struct cell warm = {.kind = CELL_DECODE, .n_prompt = 64, .n_decode = 4, .n_streams = 1};
     if (s == STATUS_OK) s = measure_cell(engine, &warm, 1, e); // brings the weights into memory

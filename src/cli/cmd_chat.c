@@ -1,7 +1,7 @@
 // chat: a conversation in the terminal, through the checkpoint's own template. Ctrl-C ends a reply, Ctrl-D the program.
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/progress.h"
+#include "format/chat_turns.h"
 #include "server/reply.h"
 #include <editline/readline.h>
 #include <signal.h>
@@ -18,6 +18,7 @@ struct chat {
     struct engine *engine;
     const struct engine_info *info;
     struct chat_template *template;
+    int32_t turn_token;
     json_t *messages;
     bool terminal;
 };
@@ -38,8 +39,12 @@ static enum status submit(struct chat *c, bool *starts_in_think, struct request 
     enum status s = chat_render(c->template, c->messages, NULL, &how, &prompt, e);
     if (s == STATUS_OK) s = tokenizer_append_spans(c->info->tokenizer, prompt.text.spans, prompt.text.n_spans, &ids, e);
     if (s == STATUS_OK) {
+        struct chat_turns turns = chat_find_turns(ids.ids, (int32_t)ids.n, c->turn_token);
         struct request_params p = {.prompt = ids.ids,
                                    .n_prompt = (int32_t)ids.n,
+                                   .system_end = turns.first,
+                                   .last_turn = turns.previous,
+                                   .history_end = turns.last,
                                    .max_tokens = c->options->max_tokens,
                                    .has_seed = c->options->seed >= 0};
         options_get_sampling(c->options, &c->info->config->sampling, &p.draw);
@@ -155,15 +160,12 @@ static enum status open_chat(struct chat *c, const char *dir, struct error *e) {
     const struct options *o = c->options;
     struct engine_options options = options_for_engine(o);
     enum status s = chat_template_load(dir, o->chat_template, &c->template, e);
-    if (s == STATUS_OK) s = options_open_device(o, dir, &c->device, e);
-    options.model_dir = dir;
-    options.device = c->device;
-    options.progress = o->no_progress ? NULL : progress_show;
-    if (s == STATUS_OK) s = engine_create(&options, &c->engine, e);
+    if (s == STATUS_OK) s = options_open_engine(o, dir, &options, &c->device, &c->engine, NULL, e);
     if (s != STATUS_OK) return s;
     c->info = engine_get_info(c->engine);
     if (c->info->tokenizer == NULL)
         return error_set(e, STATUS_NOT_FOUND, "%s has no tokenizer.json, so there is no text to talk in", dir);
+    c->turn_token = chat_find_turn_token(c->template, c->info->tokenizer);
     c->messages = json_array();
     return c->messages != NULL ? STATUS_OK : error_memory(e);
 }

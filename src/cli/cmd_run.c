@@ -2,7 +2,6 @@
 #include "base/buffer.h"
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/progress.h"
 #include "cli/prompt_logits.h"
 #include "engine/digest.h"
 #include "format/detokenizer.h"
@@ -191,11 +190,7 @@ static void close_engine(struct run *r) {
 
 static enum status run_engine(struct run *r, struct error *e) {
     struct engine_options options = options_for_engine(r->options);
-    enum status st = options_open_device(r->options, r->dir, &r->device, e);
-    options.model_dir = r->dir;
-    options.device = r->device;
-    options.progress = r->options->no_progress ? NULL : progress_show;
-    if (st == STATUS_OK) st = engine_create(&options, &r->engine, e);
+    enum status st = options_open_engine(r->options, r->dir, &options, &r->device, &r->engine, NULL, e);
     if (st == STATUS_OK) {
         r->info = engine_get_info(r->engine);
         st = make_prompt(r, e);

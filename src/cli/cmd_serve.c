@@ -3,7 +3,6 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/progress.h"
 #include "server/server.h"
 #include <limits.h>
 #include <signal.h>
@@ -24,6 +23,7 @@ struct serve {
     struct chat_template *chat;
     struct device *device;
     struct engine *engine;
+    struct profile profile;
     struct server *server;
 };
 
@@ -62,12 +62,8 @@ static enum status open_engine(struct serve *s, struct error *e) {
         log_line(LOG_WARN, "%s: /v1/chat/completions will refuse requests", e->text);
         status = STATUS_OK;
     }
-    if (status == STATUS_OK) status = options_open_device(o, s->dir, &s->device, e);
     if (status != STATUS_OK) return status;
-    options.model_dir = s->dir;
-    options.device = s->device;
-    options.progress = o->no_progress ? NULL : progress_show;
-    return engine_create(&options, &s->engine, e);
+    return options_open_engine(o, s->dir, &options, &s->device, &s->engine, &s->profile, e);
 }
 
 static enum status open_server(struct serve *s, struct error *e) {
@@ -85,6 +81,8 @@ static enum status open_server(struct serve *s, struct error *e) {
         .api_keys = o->api_keys.values,
         .n_api_keys = (size_t)o->api_keys.n,
         .api_key_file = o->api_key_file,
+        .share_per_key = strcmp(o->share_prefixes, "per-key") == 0,
+        .overrides = s->profile.overrides,
         .limits = {.body_bytes = (size_t)o->body_bytes,
                    .header_bytes = (size_t)o->header_bytes,
                    .connections = (int32_t)o->connections,
@@ -105,6 +103,7 @@ static void announce(const struct serve *s) {
     snprintf(url, sizeof url, "http://%s%s%s:%d", v6 && !any ? "[" : "", any ? "127.0.0.1" : o->host,
              v6 && !any ? "]" : "", server_port(s->server));
     log_line(LOG_INFO, "%s", engine_get_info(s->engine)->start_sentence);
+    log_line(LOG_INFO, "registered overrides: %s", s->profile.overrides);
     if (!server_is_loopback(s->server) && !server_has_keys(s->server))
         log_line(LOG_WARN, "%s can be reached from other machines and asks for no key: see --api-key-file", o->host);
     log_line(LOG_INFO, "serving %s, listening on %s", o->name != NULL ? o->name : s->name, url);

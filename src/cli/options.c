@@ -22,7 +22,7 @@ enum kind {
 };
 
 // Flags that belong together.
-#define MODEL    (VERB_SERVE | VERB_CHAT | VERB_RUN | VERB_BENCH)
+#define MODEL    (VERB_SERVE | VERB_CHAT | VERB_RUN | VERB_BENCH | VERB_GATE)
 #define SAMPLING (VERB_SERVE | VERB_CHAT | VERB_RUN)
 
 struct flag {
@@ -70,6 +70,10 @@ static const struct flag flags[] = {
     {"parallel", INTEGER, AT(parallel), VERB_SERVE | VERB_BENCH, 1, 4096, .value = "N", .help = "streams at once (4)"},
     {"memory", SIZE, AT(memory_bytes), MODEL, .value = "SIZE", .help = "cap on all memory taken"},
     {"kv-memory", SIZE, AT(kv_memory_bytes), MODEL, .value = "SIZE", .help = "cap on the memory of streams"},
+    {"prompt-cache-gib", REAL, AT(cache_gib), VERB_SERVE | VERB_CHAT, 0, 65536, .value = "N",
+     .help = "host memory for what later prompts may go on from; 0: none (8, or a quarter of what is left)"},
+    {"share-prefixes", CHOICE, AT(share_prefixes), VERB_SERVE, .choices = "all|per-key",
+     .help = "who may go on from whose prompts (all)"},
     {"backend", CHOICE, AT(backend), MODEL, .choices = "auto|cuda|cpu", .help = "where to compute (auto)"},
     {"threads", INTEGER, AT(threads), MODEL, 0, 1024, .value = "N", .help = "CPU threads (0: one a core)"},
     {"compute", CHOICE, AT(compute), MODEL, .choices = "auto|bf16|fp32|int8",
@@ -104,6 +108,10 @@ static const struct flag flags[] = {
     {"cells", TEXT, AT(cells), VERB_BENCH, .value = "LIST",
      .help = "prompt:N and decode:P+N or decode:P+NxSTREAMS, with commas between"},
     {"repeats", INTEGER, AT(repeats), VERB_BENCH, 1, 1000, .value = "N", .help = "measurements a cell (3)"},
+    {"controls", SET, AT(controls), VERB_GATE, .help = "plant every suite's faults, which must turn it red"},
+    {"budget", REAL, AT(budget_s), VERB_GATE, 1, 1e6, .value = "SECONDS",
+     .help = "pairs of settings first, as far as the time goes"},
+    {"fresh", SET, AT(fresh), VERB_GATE, .help = "a server of its own for each arm"},
     {"headers-only", SET, AT(headers_only), VERB_SYNTH, .help = "leave the weights' bytes a hole in the file"},
 
     {"no-drafts", NOT_BUILT, NO_VALUE, MODEL, .help = "plain decoding (drafting is not built yet)"},
@@ -113,10 +121,6 @@ static const struct flag flags[] = {
     {"drafter-dir", NOT_BUILT, NO_VALUE, VERB_SYNTH, .choices = "", .value = "DIR",
      .why = "DFlash2 drafters are not built yet"},
     {"mtp-drafts", NOT_BUILT, NO_VALUE, MODEL, .choices = "0", .value = "N", .why = "drafting is not built yet"},
-    {"prompt-cache-gib", NOT_BUILT, NO_VALUE, VERB_SERVE, .choices = "0", .value = "N",
-     .why = "the prompt cache is not built yet"},
-    {"share-prefixes", NOT_BUILT, NO_VALUE, VERB_SERVE, .choices = "", .value = "all|per-key",
-     .why = "the prompt cache is not built yet"},
     {"slide", SET, AT(slide), MODEL, .help = "live weight learning (not built yet)"},
     {"device", NOT_BUILT, NO_VALUE, MODEL, .choices = "", .value = "N",
      .why = "it chooses a GPU, and the CUDA backend is not built yet"},
@@ -139,6 +143,8 @@ static void set_defaults(struct options *o, enum verb verb) {
         .kv_dtype = "bf16",
         .decode_share = 0.25,
         .temperature = NAN,
+        .cache_gib = NAN,
+        .share_prefixes = "all",
         .top_p = NAN,
         .min_p = NAN,
         .top_k = -1,

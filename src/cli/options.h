@@ -6,13 +6,22 @@
 #include "base/status.h"
 #include "engine/engine.h"
 #include "format/chat.h"
+#include "memory/profile.h"
 #include "model/config.h"
 #include "ops/device.h"
 #include <stdbool.h>
 
 #define OPTIONS_LIST_MAX 16 // values of a flag that may be given more than once
 
-enum verb { VERB_SERVE = 1, VERB_CHAT = 2, VERB_RUN = 4, VERB_BENCH = 8, VERB_INFO = 16, VERB_SYNTH = 32 };
+enum verb {
+    VERB_SERVE = 1,
+    VERB_CHAT = 2,
+    VERB_RUN = 4,
+    VERB_BENCH = 8,
+    VERB_INFO = 16,
+    VERB_SYNTH = 32,
+    VERB_GATE = 128
+};
 
 struct options_list {
     const char *values[OPTIONS_LIST_MAX];
@@ -54,6 +63,10 @@ struct options {
     bool json, raw, headers_only;
     const char *cells; // of bench; NULL: its own choice
     int64_t repeats;
+    double cache_gib;           // of the prompt cache in host memory; NaN: its default
+    const char *share_prefixes; // "all" or "per-key"
+    bool controls, fresh;       // of gate
+    double budget_s;            // of gate; 0: none
 };
 
 // Reads argv, whose first entry is the verb's name. False when the program is to end with *exit_code: after an error,
@@ -74,8 +87,14 @@ enum status options_open_device(const struct options *o, const char *dir, struct
 // The type of stored keys and values that --kv-dtype asks for on a device.
 enum dtype options_kv(const struct options *o, const struct device *d);
 
-// Everything of engine_options that flags decide; model_dir, device and progress are the caller's.
+// Everything of engine_options that flags decide.
 struct engine_options options_for_engine(const struct options *o);
+
+// Opens device and engine for the model in dir, with `engine` as options_for_engine made it, and with what the
+// environment says of pages, sharing and gates; profile is that, for the start report (NULL: not wanted). On an error
+// the caller frees what is not NULL.
+enum status options_open_engine(const struct options *o, const char *dir, const struct engine_options *engine,
+                                struct device **device, struct engine **out, struct profile *profile, struct error *e);
 
 // What a request draws with when it says nothing: the flags, then the checkpoint's own defaults, then 1, 1, 0, 0.
 void options_get_sampling(const struct options *o, const struct sampling_defaults *checkpoint, struct draw_params *out);

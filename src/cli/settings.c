@@ -1,13 +1,15 @@
 // What flags mean to the parts that are built from them: device, engine, sampling, template.
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "cli/options.h"
+#include "cli/progress.h"
 #include "cpu/device_cpu.h"
+#include "memory/plan.h"
 #include "model/model.h"
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -67,6 +69,12 @@ static bool wants_fp8(const struct options *o) { return strcmp(o->kv_dtype, "fp8
 
 enum dtype options_kv(const struct options *o, const struct device *d) { return wants_fp8(o) ? DTYPE_E4M3 : d->kv; }
 
+// Where one prompt follows another; the other verbs run each prompt once.
+static int64_t cache_bytes(const struct options *o) {
+    if (o->verb != VERB_SERVE && o->verb != VERB_CHAT) return 0;
+    return isnan(o->cache_gib) ? PLAN_CACHE_DEFAULT : (int64_t)llround(o->cache_gib * (1 << 30));
+}
+
 struct engine_options options_for_engine(const struct options *o) {
     return (struct engine_options){
         // One stream is all that these verbs ever run.
@@ -79,8 +87,45 @@ struct engine_options options_for_engine(const struct options *o) {
         .memory_bytes = o->memory_bytes,
         .kv_memory_bytes = o->kv_memory_bytes,
         .kv_dtype = wants_fp8(o) ? KV_FP8 : KV_OF_DEVICE,
-        .gate_logits = getenv("TF_GATE_LOGITS"),
+        .cache_bytes = cache_bytes(o),
+        .log_resumes = o->verb == VERB_SERVE,
     };
+}
+
+static enum status read_profile(const struct options *o, const char *dir, struct device *d,
+                                struct engine_options *engine, struct profile *profile, struct error *e) {
+    struct model *m; // headers only
+    int64_t total = machine_memory_total();
+    enum status st = model_open(dir, &m, e);
+    if (st != STATUS_OK) return st;
+    bool moe = model_get_config(m)->family == MODEL_QWEN35_MOE, cuda = d->memory != NULL;
+    model_free(m);
+    if (cuda) d->memory(d, &total);
+    struct profile_context c = {.family = moe ? PROFILE_QWEN_MOE : PROFILE_QWEN_DENSE,
+                                .backend = cuda ? PROFILE_CUDA : PROFILE_CPU,
+                                .unset_reserve_bytes =
+                                    plan_unset_reserve(total, cuda ? PLAN_RESERVE_GPU : PLAN_RESERVE_CPU)};
+    st = profile_read(&c, profile, e);
+    if (st != STATUS_OK) return st;
+    engine->page_rows = profile->page_rows;
+    engine->pages_all = profile->pages_all;
+    engine->share_pages = profile->share;
+    engine->gate_logits = profile->gate_logits;
+    for (int i = 0; i < profile->n_notes && o->verb == VERB_SERVE; i++) log_line(LOG_WARN, "%s", profile->notes[i]);
+    return STATUS_OK;
+}
+
+enum status options_open_engine(const struct options *o, const char *dir, const struct engine_options *engine,
+                                struct device **device, struct engine **out, struct profile *profile, struct error *e) {
+    struct engine_options options = *engine;
+    struct profile unseen;
+    enum status st = options_open_device(o, dir, device, e);
+    if (st == STATUS_OK) st = read_profile(o, dir, *device, &options, profile != NULL ? profile : &unseen, e);
+    if (st != STATUS_OK) return st;
+    options.model_dir = dir;
+    options.device = *device;
+    options.progress = o->no_progress ? NULL : progress_show;
+    return engine_create(&options, out, e);
 }
 
 static double first_of(double flag, double checkpoint, double otherwise) {

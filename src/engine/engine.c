@@ -60,9 +60,9 @@ void engine_drain(struct engine *e) { atomic_store(&e->draining, true); }
 
 bool engine_idle(struct engine *e) { return atomic_load(&e->n_live) == 0; }
 
-static enum status refuse(struct engine *e, enum status s) {
+static enum status refuse(struct engine *e, enum refusal reason, enum status s) {
     pthread_mutex_lock(&e->lock);
-    e->counts.n_refused++;
+    e->counts.n_refused[reason]++;
     pthread_mutex_unlock(&e->lock);
     return s;
 }
@@ -73,20 +73,23 @@ enum status engine_submit(struct engine *e, const struct request_params *params,
         pthread_mutex_lock(&e->lock);
         if (error != NULL) *error = e->error;
         pthread_mutex_unlock(&e->lock);
-        return refuse(e, STATUS_DEVICE);
+        return refuse(e, REFUSED_FAILED, STATUS_DEVICE);
     }
     struct request *r;
-    enum status s = request_create(e, params, &r, error);
-    if (s != STATUS_OK) return refuse(e, s);
+    enum refusal reason;
+    enum status s = request_create(e, params, &r, &reason, error);
+    if (s != STATUS_OK) return refuse(e, reason, s);
     if (atomic_load(&e->draining)) {
         request_release(r);
-        return refuse(e, error_set(error, STATUS_BUSY, "the server is shutting down and takes no new requests"));
+        s = error_set(error, STATUS_BUSY, "the server is shutting down and takes no new requests");
+        return refuse(e, REFUSED_DRAINING, s);
     }
     int32_t most = e->options.parallel + e->options.queue;
     if (atomic_fetch_add(&e->n_live, 1) >= most) {
         atomic_fetch_sub(&e->n_live, 1);
         request_release(r);
-        return refuse(e, error_set(error, STATUS_BUSY, "the queue is full: %d requests run or wait", most));
+        s = error_set(error, STATUS_BUSY, "the queue is full: %d requests run or wait", most);
+        return refuse(e, REFUSED_QUEUE, s);
     }
     atomic_fetch_add(&r->n_owners, 1); // the engine's
     pthread_mutex_lock(&e->lock);

@@ -4,8 +4,11 @@
 #define TF_ENGINE_ENGINE_H
 
 #include "base/status.h"
+#include "engine/fault.h"
 #include "engine/request.h"
 #include "format/tokenizer.h"
+#include "memory/ledger.h"
+#include "memory/plan.h"
 #include "model/config.h"
 #include "ops/device.h"
 #include <stdbool.h>
@@ -40,10 +43,18 @@ struct engine_options {
     int64_t memory_bytes;    // cap on all the process takes on the device; 0: what is there, less the reserve
     int64_t kv_memory_bytes; // cap on what is left for streams; 0: none
     enum kv_dtype kv_dtype;
+    int32_t page_rows;   // 0: a window for each stream; else pages of that many positions, 1..4096
+    bool pages_all;      // with pages: no window is set aside
+    bool share_pages;    // with pages: the prompt cache keeps entries in the pool, and streams share them
+    int64_t cache_bytes; // of the prompt cache in host memory; PLAN_CACHE_DEFAULT; 0: none
+    bool log_resumes;    // a log line says where each prompt resumed, or why it could not
     void (*progress)(void *context, int64_t bytes_done, int64_t bytes_total); // while loading; may be NULL
     void *progress_context;
-    bool garbage; // tests: fill every run, page and scratch with NaN garbage when a lane opens
-    // Gates: every pass is reported, as a call, or as a line appended to a file; NULL: it is not.
+
+    // Tests and gates.
+    bool garbage; // fill every run, page and scratch with NaN garbage when a lane opens
+    enum engine_fault fault;
+    // Every pass is reported, as a call, or as a line appended to a file; NULL: it is not.
     pass_fn *on_pass;
     void *on_pass_context;
     const char *gate_logits;
@@ -62,19 +73,41 @@ struct engine_info {
     const struct model_config *config;
     const struct tokenizer *tokenizer; // NULL if the checkpoint has none: only token-id requests then
     const char *device_name;
-    int32_t parallel, context, max_tokens, page_rows;
+    int32_t parallel, context, max_tokens;
     enum dtype kv;       // of stored keys and values
     int64_t round_bytes; // of weights, that a round of one row reads
-    int64_t weight_bytes, scratch_bytes, window_bytes /* of one stream */, reserve_bytes;
-    char start_sentence[512];
+    struct plan plan;    // what was planned, and taken
+    int64_t taken_bytes; // of plan.used_bytes, what was really allocated or mapped
+    int64_t reserve_bytes;
+    bool share_pages;
+    char start_sentence[768];
 };
 const struct engine_info *engine_get_info(const struct engine *e);
+struct buffer;
+void engine_write_facts(const struct engine *e, struct buffer *json); // the start sentence's facts, as an object
+
+enum refusal { // at submit
+    REFUSED_INVALID,
+    REFUSED_WINDOW, // prompt + reply is over the context
+    REFUSED_POOL,   // over what the pool could ever hold
+    REFUSED_QUEUE,
+    REFUSED_DRAINING,
+    REFUSED_FAILED,
+    REFUSED_MEMORY,
+    REFUSED_N,
+};
+const char *refusal_name(enum refusal reason);
 
 struct engine_counts { // a consistent snapshot
     int32_t n_running, n_waiting;
-    int64_t n_requests, n_finished, n_cancelled, n_failed, n_refused;
-    int64_t n_prompt_tokens, n_reply_tokens, n_rounds, n_passes;
-    int64_t n_pages_free, n_pages_used;
+    int64_t n_requests, n_finished, n_cancelled, n_failed, n_refused[REFUSED_N];
+    int64_t n_prompt_tokens; // rows that passes computed
+    int64_t n_reply_tokens, n_rounds, n_passes;
+    int64_t wait_ns, n_seated; // time that seated requests had waited, and how many they were
+    int64_t n_restore_failures;
+    struct pool_counts pool;
+    struct prefix_counts prefix;
+    struct ledger_counts ledger;
     bool failed; // a sticky device error: no progress is possible
 };
 void engine_get_counts(struct engine *e, struct engine_counts *out);

@@ -3,78 +3,12 @@
 #define TF_ENGINE_INTERNAL_H
 
 #include "base/queue.h"
-#include "engine/engine.h"
-#include "format/detokenizer.h"
-#include "format/stopper.h"
-#include "memory/windows.h"
+#include "engine/request_internal.h"
+#include "memory/ledger.h"
 #include "model/model.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-
-// ---- penalties: which ids a request has seen, as draw_seen wants them ----
-struct seen_ids {
-    struct draw_seen *entries; // [n], distinct ids in the order of their first appearance
-    int32_t n, capacity;
-    uint32_t *slots; // hash of ids: index into entries + 1, 0 where free
-    uint32_t mask;
-};
-
-enum status seen_init(struct seen_ids *s, int32_t capacity, struct error *e); // at most `capacity` distinct ids
-void seen_free(struct seen_ids *s);
-void seen_add(struct seen_ids *s, int32_t id, bool in_reply);
-
-// ---- a request: shared by the engine thread and one client, freed by whoever lets go last ----
-struct request {
-    struct engine *engine;
-    atomic_int n_owners;   // engine and client
-    atomic_bool cancelled; // set by the client, read between rounds
-
-    // Set at submit, then read only.
-    int32_t *prompt;
-    int32_t n_prompt, max_tokens;
-    int64_t number;
-    struct draw_params draw;
-    struct draw_bias *bias;
-    bool ignore_eos;
-    int32_t priority, n_top; // alternatives a token
-    int64_t deadline_ns, submitted_ns;
-
-    // The engine thread's.
-    struct request *next; // in the waiting list
-    struct seat seat;
-    bool seated;
-    int32_t n_rows_done; // positions in the cache and state (pending rows included)
-    int32_t n_pending;
-    struct seen_ids seen;
-    bool has_penalty;
-    struct detokenizer *detokenizer; // NULL without stop strings
-    struct stopper *stopper;
-    struct buffer shown; // what the stopper lets through
-    int64_t seated_ns, first_ns;
-
-    // Written by the engine thread, read by the client once n_tokens in `view` covers them.
-    struct request_token *tokens; // [max_tokens]
-    struct draw_top *tops;        // [max_tokens][n_top]
-    pthread_mutex_t lock;         // guards view
-    pthread_cond_t changed;
-    struct request_view view;
-};
-
-enum status request_create(struct engine *e, const struct request_params *p, struct request **out, struct error *error);
-void request_release(struct request *r); // one owner less
-
-// Engine thread: each changes the view under its lock and wakes the reader.
-void request_set_state(struct request *r, enum request_state state);
-void request_set_waiting(struct request *r, const char *reason);
-void request_set_progress(struct request *r, int32_t n_prompt_done);
-void request_append(struct request *r, const struct draw_result *result, bool by_round);
-void request_finish(struct request *r, enum finish finish, bool ended_by_eos, const struct error *error);
-
-// ---- stop strings, decided here per token in stream order ----
-enum status stops_init(struct request *r, const char *const *stop, int32_t n_stop, struct error *e);
-void stops_free(struct request *r);
-bool stops_hit(struct request *r, int32_t id); // true when this token of the reply completes a stop string
 
 // ---- the engine ----
 struct engine {
@@ -84,9 +18,12 @@ struct engine {
     struct model *model;
     struct model_config config; // the model's, with the tokenizer's end of text; its arrays are the model's
     struct tokenizer *tokenizer;
-    struct memory *memory;
-    void *pages, *runs; // device: the page pool; the lane runs
-    int64_t page_bytes, run_bytes;
+    struct pool *pool;
+    struct prefix *prefix; // the prompt cache's index
+    struct ledger *ledger;
+    void *memory; // device: the pool's bytes, pages from the bottom and runs from the top
+    char *host;   // host: the prompt cache's; NULL: none
+    int64_t host_bytes, page_bytes, run_bytes, kept_bytes;
     uint32_t *allowed; // ids that have a token
     int32_t n_vocab;
 
@@ -102,8 +39,14 @@ struct engine {
     struct error error; // why it failed
 
     // The engine thread's. Arrays of options.parallel entries are taken at start.
-    struct request *waiting, *prompting; // lists, first come first served
+    struct request *prompting; // a list, first come first served
     struct request **running;
+    struct cache_write {
+        struct prefix_write job;
+        bool active;
+        int32_t n_page_done;
+    } write;              // of an entry to host memory
+    int32_t *fault_pages; // a page table with a planted fault; NULL: none is planted
     int32_t n_running, n_prompting;
     struct lane *lanes;
     int32_t *ids;
@@ -122,16 +65,48 @@ void engine_close_streams(struct engine *e);
 void *engine_thread(void *engine);
 int32_t schedule_pass_rows(const struct engine *e, const struct request *r); // length of r's next prompt pass
 
+// ---- report.c ----
+void report_describe(struct engine *e); // fills engine_info once all is taken
+
 // ---- passes.c: what gates see of a prompt pass ----
 bool passes_are_watched(const struct engine *e);
 enum status passes_open(struct engine *e, struct error *error);
 void passes_close(struct engine *e);
 void passes_report(struct engine *e, const struct request *r, int32_t n_row, struct tensor logits);
 
-// The lane run of a seat, in the pool's memory.
-static inline void *engine_run(const struct engine *e, const struct seat *seat) {
-    return (char *)e->runs + (size_t)seat->lane * (size_t)e->run_bytes;
+// ---- admission.c: from the line to a lane, and back ----
+struct request *admission_request(struct claim *c); // whose claim it is
+void admission_receive(struct engine *e);           // waits for something when there is nothing to do
+void admission_admit(struct engine *e);
+bool admission_is_idle(const struct engine *e);
+// Everything that a request held is free before the next admission.
+void admission_end(struct engine *e, struct request *r, enum finish finish, bool by_eos, const struct error *error);
+
+// ---- cache.c: what is copied for the prompt cache ----
+bool cache_restore(struct engine *e, struct request *r); // a seated claim's source into its lane; false: it failed
+void cache_write_some(struct engine *e, bool idle);      // a bounded part of what is to go to host memory
+bool cache_has_work(struct engine *e);
+void cache_stop(struct engine *e);
+void cache_log_start(const struct engine *e, const struct request *r);
+
+void garbage_fill(struct engine *e, const struct request *r); // garbage.c: what its lane has not taken over
+
+// ---- fault.c: planted faults; without one, each of these leaves everything as it is ----
+enum status fault_open(struct engine *e, struct error *error);
+void fault_close(struct engine *e);
+int64_t fault_claim(const struct engine *e, int64_t reply);
+uint64_t fault_seed(const struct request *r);
+void fault_change_lane(struct engine *e, const struct request *r, struct lane *lane);
+void fault_change_keeps(const struct engine *e, int32_t start, struct keep *keeps, int32_t n);
+void fault_after_restore(struct engine *e, struct request *r);
+void fault_before_round(struct request *r);
+void fault_on_cancel(struct engine *e, const struct request *r);
+
+static inline char *engine_page(const struct engine *e, int32_t page) {
+    return (char *)e->memory + pool_page_offset(e->pool, page);
 }
-void engine_fill_garbage(struct engine *e, const struct seat *seat); // tests: does nothing unless asked for
+static inline char *engine_run(const struct engine *e, int32_t run) {
+    return (char *)e->memory + pool_run_offset(e->pool, run);
+}
 
 #endif

@@ -29,23 +29,33 @@ static enum status check_params(const struct engine *e, const struct request_par
     return STATUS_OK;
 }
 
-// prompt + reply must fit the window; a reply limit that is not named is what fits, up to the engine's default.
-static enum status reply_limit(const struct engine *e, const struct request_params *p, int32_t *max_tokens,
-                               struct error *error) {
-    int64_t room = (int64_t)e->info.context - p->n_prompt;
+static enum status refuse_length(const struct request_params *p, enum ledger_answer answer, int64_t most,
+                                 struct error *error) {
+    const char *what = answer == LEDGER_OVER_POOL ? "has memory for" : "serves";
+    int64_t room = most - p->n_prompt;
     if (room < 1)
-        return error_set(
-            error, STATUS_LIMIT,
-            "the prompt has %d tokens and a reply needs at least 1, but this model serves at most %d tokens of prompt "
-            "and reply together",
-            p->n_prompt, e->info.context);
-    if (p->max_tokens > room)
-        return error_set(
-            error, STATUS_LIMIT,
-            "the prompt has %d tokens and the reply may have %lld, but this model serves at most %d tokens of prompt "
-            "and reply together; a reply of at most %lld would fit",
-            p->n_prompt, (long long)p->max_tokens, e->info.context, (long long)room);
+        return error_set(error, STATUS_LIMIT,
+                         "the prompt has %d tokens and a reply needs at least 1, but this model %s at most %lld tokens "
+                         "of prompt and reply together",
+                         p->n_prompt, what, (long long)most);
+    return error_set(error, STATUS_LIMIT,
+                     "the prompt has %d tokens and the reply may have %lld, but this model %s at most %lld tokens of "
+                     "prompt and reply together; a reply of at most %lld would fit",
+                     p->n_prompt, (long long)p->max_tokens, what, (long long)most, (long long)room);
+}
+
+// prompt + reply must fit the window and the pool; a reply limit that is not named is what fits, up to the engine's
+// default.
+static enum status reply_limit(const struct engine *e, const struct request_params *p, int32_t *max_tokens,
+                               enum refusal *reason, struct error *error) {
+    int64_t most, asked = p->max_tokens < 0 ? 1 : p->max_tokens;
+    enum ledger_answer answer = ledger_check(e->ledger, p->n_prompt, asked, &most);
+    if (answer != LEDGER_FITS) {
+        *reason = answer == LEDGER_OVER_POOL ? REFUSED_POOL : REFUSED_WINDOW;
+        return refuse_length(p, answer, most, error);
+    }
     if (p->max_tokens == 0) return error_set(error, STATUS_INVALID, "a reply needs at least 1 token");
+    int64_t room = most - p->n_prompt;
     int64_t n = p->max_tokens > 0 ? p->max_tokens : e->info.max_tokens < room ? e->info.max_tokens : room;
     *max_tokens = (int32_t)n;
     return STATUS_OK;
@@ -57,14 +67,16 @@ static bool has_penalty(const struct draw_params *d) {
 
 static enum status copy_arrays(struct request *r, const struct request_params *p, struct error *error) {
     size_t n_tops = (size_t)r->max_tokens * (size_t)r->n_top;
-    r->prompt = malloc((size_t)p->n_prompt * sizeof *r->prompt);
+    enum status s = text_create(p->salt, p->prompt, p->n_prompt, &r->text, error);
+    if (s != STATUS_OK) return s;
+    r->prompt = r->text->ids;
     r->tokens = malloc((size_t)r->max_tokens * sizeof *r->tokens);
     if (n_tops > 0) r->tops = malloc(n_tops * sizeof *r->tops);
     if (p->draw.n_bias > 0) r->bias = malloc((size_t)p->draw.n_bias * sizeof *r->bias);
-    if (r->prompt == NULL || r->tokens == NULL || (n_tops > 0 && r->tops == NULL) ||
-        (p->draw.n_bias > 0 && r->bias == NULL))
+    if (r->tokens == NULL || (n_tops > 0 && r->tops == NULL) || (p->draw.n_bias > 0 && r->bias == NULL))
         return error_memory(error);
-    memcpy(r->prompt, p->prompt, (size_t)p->n_prompt * sizeof *r->prompt);
+    struct prefix_marks marks = {.system_end = p->system_end, .last_user = p->last_turn, .history_end = p->history_end};
+    r->n_cut = prefix_choose_cuts(r->engine->prefix, p->n_prompt, &marks, r->cuts);
     if (p->draw.n_bias > 0) memcpy(r->bias, p->draw.bias, (size_t)p->draw.n_bias * sizeof *r->bias);
     r->draw.bias = r->bias;
     return STATUS_OK;
@@ -81,12 +93,14 @@ static enum status prepare_tracking(struct request *r, const struct request_para
     return p->n_stop > 0 ? stops_init(r, p->stop, p->n_stop, error) : STATUS_OK;
 }
 
-enum status request_create(struct engine *e, const struct request_params *p, struct request **out,
+enum status request_create(struct engine *e, const struct request_params *p, struct request **out, enum refusal *reason,
                            struct error *error) {
     int32_t max_tokens = 0;
+    *reason = REFUSED_INVALID;
     enum status s = check_params(e, p, error);
-    if (s == STATUS_OK) s = reply_limit(e, p, &max_tokens, error);
+    if (s == STATUS_OK) s = reply_limit(e, p, &max_tokens, reason, error);
     if (s != STATUS_OK) return s;
+    *reason = REFUSED_MEMORY; // all that can still go wrong
     struct request *r = calloc(1, sizeof *r);
     if (r == NULL) return error_memory(error);
     pthread_mutex_init(&r->lock, NULL);
@@ -123,7 +137,7 @@ void request_release(struct request *r) {
     if (atomic_fetch_sub(&r->n_owners, 1) != 1) return;
     stops_free(r);
     seen_free(&r->seen);
-    free(r->prompt);
+    text_free(r->text); // of one that the engine never had: it lets go of the others'
     free(r->tokens);
     free(r->tops);
     free(r->bias);
@@ -143,8 +157,15 @@ void request_set_state(struct request *r, enum request_state state) {
 }
 
 void request_set_waiting(struct request *r, const char *reason) {
+    if (r->view.waiting_for == reason) return; // only this thread writes it
     pthread_mutex_lock(&r->lock);
     r->view.waiting_for = reason;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void request_set_resumed(struct request *r, int32_t position) {
+    pthread_mutex_lock(&r->lock);
+    r->view.n_cached = r->view.n_prompt_done = position;
     pthread_mutex_unlock(&r->lock);
 }
 

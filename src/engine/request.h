@@ -6,16 +6,19 @@
 #include "base/status.h"
 #include "ops/draw.h"
 #include <stdbool.h>
+#include <stdint.h>
 
 struct request;
 
 struct request_params {
     const int32_t *prompt; // ids, all < vocabulary; copied
     int32_t n_prompt;      // >= 1
-    // [n_turns] positions in the prompt, ascending, where a turn of the conversation begins, the reply's own included:
-    // where later prompts are likely to part from this one. They decide what is kept, never what is computed. Copied.
-    const int32_t *turns;
-    int32_t n_turns;
+    // Where later prompts are likely to part from this one, as positions in the prompt; 0: not known. They decide what
+    // is kept, never what is computed.
+    int32_t system_end;      // other conversations begin with the same system message and tools
+    int32_t last_turn;       // start of the last message, which may be edited
+    int32_t history_end;     // before what the template puts there for the reply
+    uint64_t salt;           // prompts of different salts never share anything kept
     int64_t max_tokens;      // < 0: none named: min(the engine's default, the room left)
     struct draw_params draw; // temperature ... top_k, n_top and bias are read (bias copied); seed only if has_seed
     bool has_seed;           // else the seed is derived from the prompt's ids

@@ -8,37 +8,9 @@
 // With replies running, a prompt pass is at least this long: shorter ones waste the weights they read.
 #define SHORTEST_PASS_ROWS 256
 #define AVERAGE_WEIGHT     0.2 // of the newest sample in a moving average
-
-// ---- lists ----
-
-static void append(struct request **list, struct request *r) {
-    while (*list != NULL) list = &(*list)->next;
-    r->next = NULL;
-    *list = r;
-}
-
-static void append_by_priority(struct request **list, struct request *r) {
-    while (*list != NULL && (*list)->priority <= r->priority) list = &(*list)->next;
-    r->next = *list;
-    *list = r;
-}
+#define KEEPS_A_PASS       8   // most states kept in one pass
 
 // ---- ends ----
-
-// Everything a request held is free before the next admission.
-static void end_request(struct engine *e, struct request *r, enum finish finish, bool by_eos,
-                        const struct error *error) {
-    if (r->seated) memory_release(e->memory, &r->seat);
-    r->seated = false;
-    pthread_mutex_lock(&e->lock);
-    e->counts.n_finished += finish == FINISH_STOP || finish == FINISH_LENGTH;
-    e->counts.n_cancelled += finish == FINISH_CANCELLED || finish == FINISH_DEADLINE;
-    e->counts.n_failed += finish == FINISH_ERROR;
-    pthread_mutex_unlock(&e->lock);
-    request_finish(r, finish, by_eos, error);
-    atomic_fetch_sub(&e->n_live, 1);
-    request_release(r);
-}
 
 // What ends a request from outside: FINISH_NONE when nothing does.
 static enum finish given_up(const struct engine *e, struct request *r, int64_t now) {
@@ -46,8 +18,17 @@ static enum finish given_up(const struct engine *e, struct request *r, int64_t n
     return r->deadline_ns != 0 && now >= r->deadline_ns ? FINISH_DEADLINE : FINISH_NONE;
 }
 
-static void sweep_list(struct engine *e, struct request **list, int64_t now) {
-    while (*list != NULL) {
+static void sweep_waiting(struct engine *e, int64_t now) {
+    for (struct claim *c = ledger_first(e->ledger), *next; c != NULL; c = next) {
+        struct request *r = admission_request(c);
+        enum finish f = given_up(e, r, now);
+        next = c->next;
+        if (f != FINISH_NONE) admission_end(e, r, f, false, NULL);
+    }
+}
+
+static void sweep_prompting(struct engine *e, int64_t now) {
+    for (struct request **list = &e->prompting; *list != NULL;) {
         struct request *r = *list;
         enum finish f = given_up(e, r, now);
         if (f == FINISH_NONE) {
@@ -55,8 +36,8 @@ static void sweep_list(struct engine *e, struct request **list, int64_t now) {
             continue;
         }
         *list = r->next;
-        if (r->seated) e->n_prompting--;
-        end_request(e, r, f, false, NULL);
+        e->n_prompting--;
+        admission_end(e, r, f, false, NULL);
     }
 }
 
@@ -64,13 +45,13 @@ static void end_running(struct engine *e, int32_t i, enum finish f, bool by_eos)
     struct request *r = e->running[i];
     memmove(e->running + i, e->running + i + 1, (size_t)(e->n_running - i - 1) * sizeof *e->running);
     e->n_running--;
-    end_request(e, r, f, by_eos, NULL);
+    admission_end(e, r, f, by_eos, NULL);
 }
 
 static void sweep(struct engine *e) {
     int64_t now = clock_ns();
-    sweep_list(e, &e->waiting, now);
-    sweep_list(e, &e->prompting, now);
+    sweep_waiting(e, now);
+    sweep_prompting(e, now);
     for (int32_t i = e->n_running - 1; i >= 0; i--) {
         enum finish f = given_up(e, e->running[i], now);
         if (f != FINISH_NONE) end_running(e, i, f, false);
@@ -88,56 +69,23 @@ static void fail_all(struct engine *e, const struct error *error) {
 }
 
 static void end_all_failed(struct engine *e) {
-    struct request *r;
-    while (e->n_running > 0) {
-        r = e->running[--e->n_running];
-        end_request(e, r, FINISH_ERROR, false, &e->error);
+    struct claim *c;
+    while (e->n_running > 0) admission_end(e, e->running[--e->n_running], FINISH_ERROR, false, &e->error);
+    while (e->prompting != NULL) {
+        struct request *r = e->prompting;
+        e->prompting = r->next;
+        e->n_prompting--;
+        admission_end(e, r, FINISH_ERROR, false, &e->error);
     }
-    for (int list = 0; list < 2; list++) {
-        struct request **head = list == 0 ? &e->prompting : &e->waiting;
-        while ((r = *head) != NULL) {
-            *head = r->next;
-            end_request(e, r, FINISH_ERROR, false, &e->error);
-        }
-    }
-    e->n_prompting = 0;
-}
-
-// ---- admission ----
-
-// First come first served within a priority; the head of the line is never passed.
-static void admit(struct engine *e) {
-    while (e->waiting != NULL) {
-        struct request *r = e->waiting;
-        const char *reason = "lanes busy";
-        enum claim c = memory_claim(e->memory, r->n_prompt, r->max_tokens, &r->seat, &reason);
-        must(c != CLAIM_NEVER); // refused at submit
-        if (c == CLAIM_NOT_NOW) {
-            for (; r != NULL; r = r->next) request_set_waiting(r, reason);
-            return;
-        }
-        e->waiting = r->next;
-        r->seated = true;
-        r->seated_ns = clock_ns();
-        append(&e->prompting, r);
-        e->n_prompting++;
-        engine_fill_garbage(e, &r->seat);
-        request_set_state(r, REQUEST_PROMPT);
-    }
-}
-
-// Takes what the mailbox holds; waits for something when there is nothing to do.
-static void receive(struct engine *e) {
-    bool idle = e->waiting == NULL && e->prompting == NULL && e->n_running == 0;
-    struct request *r;
-    if (idle && !atomic_load(&e->stopping) && queue_pop(e->mailbox, &r, -1)) append_by_priority(&e->waiting, r);
-    while (queue_pop(e->mailbox, &r, 0)) append_by_priority(&e->waiting, r);
+    while ((c = ledger_first(e->ledger)) != NULL)
+        admission_end(e, admission_request(c), FINISH_ERROR, false, &e->error);
 }
 
 // ---- tokens ----
 
 static void prepare_draw(const struct request *r, struct draw_params *p) {
     *p = r->draw;
+    p->seed = fault_seed(r);
     p->position = r->n_rows_done; // the drawn token's own position: one after the row's
     p->seen = r->seen.entries;
     p->n_seen = r->seen.n;
@@ -200,14 +148,16 @@ int32_t schedule_pass_rows(const struct engine *e, const struct request *r) {
     return rows < left ? rows : left;
 }
 
-static struct lane lane_of(const struct engine *e, const struct request *r, int32_t row0, int32_t n_row) {
-    return (struct lane){.row0 = row0,
-                         .n_row = n_row,
-                         .position = r->n_rows_done,
-                         .n_pending = r->n_pending,
-                         .pages = r->seat.pages,
-                         .n_page = r->seat.n_page,
-                         .run = engine_run(e, &r->seat)};
+static struct lane lane_of(struct engine *e, const struct request *r, int32_t row0, int32_t n_row) {
+    struct lane lane = {.row0 = row0,
+                        .n_row = n_row,
+                        .position = r->n_rows_done,
+                        .n_pending = r->n_pending,
+                        .pages = r->claim.pages,
+                        .n_page = r->claim.n_page,
+                        .run = engine_run(e, r->claim.run)};
+    fault_change_lane(e, r, &lane);
+    return lane;
 }
 
 static void first_token(struct engine *e, struct request *r, struct tensor logits) {
@@ -220,33 +170,53 @@ static void first_token(struct engine *e, struct request *r, struct tensor logit
     r->first_ns = clock_ns();
     request_set_state(r, REQUEST_RUNNING);
     if (take_token(r, &e->results[0], false, &finish, &by_eos))
-        end_request(e, r, finish, by_eos, NULL);
+        admission_end(e, r, finish, by_eos, NULL);
     else
         e->running[e->n_running++] = r;
     count(e, 0, 1, 0, 0);
+}
+
+// Which states the pass is to keep, and where the prompt cache wants them.
+static int32_t prepare_keeps(struct engine *e, const struct request *r, int32_t n_row, struct keep *keeps) {
+    struct prefix_keep begun[KEEPS_A_PASS];
+    int32_t start = r->n_rows_done;
+    int32_t n = prefix_begin_keep(e->prefix, r->claim.lane, start, start + n_row, begun, KEEPS_A_PASS);
+    for (int32_t i = 0; i < n; i++)
+        keeps[i] = (struct keep){.position = begun[i].position, .run = engine_run(e, begun[i].run)};
+    fault_change_keeps(e, start, keeps, n);
+    return n;
+}
+
+static bool compute_pass(struct engine *e, struct request *r, int32_t n, bool last, struct tensor *logits) {
+    bool watched = passes_are_watched(e);
+    struct keep keeps[KEEPS_A_PASS];
+    struct lane lane = lane_of(e, r, 0, n);
+    struct prompt_pass pass = {.lane = &lane,
+                               .ids = r->prompt + r->n_rows_done,
+                               .keeps = keeps,
+                               .n_keep = prepare_keeps(e, r, n, keeps),
+                               .pages = e->memory,
+                               .want = last || watched ? LOGITS_LAST : LOGITS_NONE};
+    struct error error;
+    enum status s = model_prompt(e->model, &pass, logits, &error);
+    if (s == STATUS_OK) s = e->device->sync(e->device, &error);
+    if (s != STATUS_OK) {
+        fail_all(e, &error);
+        return false;
+    }
+    prefix_end_keep(e->prefix, r->claim.lane, r->claim.pages);
+    if (watched) passes_report(e, r, n, *logits);
+    return true;
 }
 
 static void prompt_step(struct engine *e) {
     struct request *r = e->prompting;
     int32_t n = schedule_pass_rows(e, r);
     bool last = r->n_rows_done + n == r->n_prompt;
-    struct lane lane = lane_of(e, r, 0, n);
-    bool watched = passes_are_watched(e);
-    struct prompt_pass pass = {.lane = &lane,
-                               .ids = r->prompt + r->n_rows_done,
-                               .pages = e->pages,
-                               .want = last || watched ? LOGITS_LAST : LOGITS_NONE};
     struct tensor logits;
-    struct error error;
     int64_t start = clock_ns();
-    enum status s = model_prompt(e->model, &pass, &logits, &error);
-    if (s == STATUS_OK) s = e->device->sync(e->device, &error);
-    if (s != STATUS_OK) {
-        fail_all(e, &error);
-        return;
-    }
+    if (!compute_pass(e, r, n, last, &logits)) return;
     int64_t took = clock_ns() - start;
-    if (watched) passes_report(e, r, n, logits);
     if (n >= PROMPT_CHUNK) average(&e->row_ns, (double)took / n);
     double share = e->options.decode_share;
     e->rounds_owed_ns = (int64_t)((double)took * share / (1 - share));
@@ -262,10 +232,11 @@ static void round_step(struct engine *e) {
     int32_t n = e->n_running;
     for (int32_t i = 0; i < n; i++) {
         struct request *r = e->running[i];
+        fault_before_round(r);
         e->lanes[i] = lane_of(e, r, i, 1);
         e->ids[i] = r->tokens[r->view.n_tokens - 1].id;
     }
-    struct round round = {.lanes = e->lanes, .n_lane = n, .n_row = n, .ids = e->ids, .pages = e->pages};
+    struct round round = {.lanes = e->lanes, .n_lane = n, .n_row = n, .ids = e->ids, .pages = e->memory};
     struct tensor logits;
     struct error error;
     int64_t start = clock_ns();
@@ -292,15 +263,13 @@ static void round_step(struct engine *e) {
 }
 
 static void publish_counts(struct engine *e) {
-    struct memory_counts m;
-    memory_get_counts(e->memory, &m);
-    int32_t n_waiting = 0;
-    for (struct request *r = e->waiting; r != NULL; r = r->next) n_waiting++;
+    struct engine_counts *c = &e->counts;
     pthread_mutex_lock(&e->lock);
-    e->counts.n_running = e->n_running + e->n_prompting;
-    e->counts.n_waiting = n_waiting;
-    e->counts.n_pages_used = m.n_pages_used;
-    e->counts.n_pages_free = m.n_pages - m.n_pages_used;
+    pool_get_counts(e->pool, &c->pool);
+    prefix_get_counts(e->prefix, &c->prefix);
+    ledger_get_counts(e->ledger, &c->ledger);
+    c->n_running = e->n_running + e->n_prompting;
+    c->n_waiting = c->ledger.n_waiting;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -308,10 +277,10 @@ void *engine_thread(void *context) {
     struct engine *e = context;
     while (!atomic_load(&e->stopping) || atomic_load(&e->n_live) > 0) {
         publish_counts(e);
-        receive(e);
+        admission_receive(e);
         sweep(e);
         if (atomic_load(&e->failed)) end_all_failed(e);
-        admit(e);
+        admission_admit(e);
         publish_counts(e);
         bool rounds_first = e->n_running > 0 && (e->prompting == NULL || e->rounds_owed_ns > 0);
         if (rounds_first)
@@ -319,6 +288,8 @@ void *engine_thread(void *context) {
         else if (e->prompting != NULL)
             prompt_step(e);
         if (e->n_running == 0) e->rounds_owed_ns = 0;
+        if (!atomic_load(&e->failed)) cache_write_some(e, admission_is_idle(e));
     }
+    cache_stop(e);
     return NULL;
 }

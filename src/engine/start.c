@@ -2,14 +2,17 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "engine/internal.h"
-#include "memory/plan.h"
+#include "memory/profile.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#define PAGE_ROWS  256
-#define MAX_WINDOW 1 // rows of a lane in a round: more come with drafting, and make logs and windows longer
+#define WINDOW_PAGE_ROWS 256  // windows are made of pages too, of the size that kernels are best at
+#define STAGING_RUNS     4    // states that a prompt pass can keep with windows, until they are in host memory
+#define GRID_ROWS        8192 // through long prompts a state is kept at multiples of it
+#define EXPECT_NS        ((int64_t)120000000000) // a request waits no longer for a prefix that another one computes
+#define MAX_WINDOW       1 // rows of a lane in a round: more come with drafting, and make logs and windows longer
 
 // ---- the model ----
 
@@ -50,87 +53,110 @@ static enum status make_allowed(struct engine *e, struct error *error) {
 
 static enum dtype kv_of(const struct engine *e) { return e->options.kv_dtype == KV_FP8 ? DTYPE_E4M3 : e->device->kv; }
 
-static const char *kv_name(enum dtype kv) { return kv == DTYPE_E4M3 ? "fp8" : kv == DTYPE_F32 ? "fp32" : "bf16"; }
+// ---- the plan ----
+
+static bool on_pages(const struct engine *e) { return e->options.page_rows > 0; }
+
+static int32_t page_rows_of(const struct engine *e) { return on_pages(e) ? e->options.page_rows : WINDOW_PAGE_ROWS; }
 
 static struct model_limits limits_of(const struct engine *e, int32_t context) {
     return (struct model_limits){.max_lanes = e->options.parallel,
                                  .max_window = MAX_WINDOW,
                                  .max_context = context,
-                                 .page_rows = PAGE_ROWS,
+                                 .page_rows = page_rows_of(e),
                                  .pass_rows = PROMPT_MAX_ROWS,
                                  .kv = kv_of(e)};
 }
 
-static enum status make_plan(struct engine *e, struct plan *plan, int64_t *reserve, struct error *error) {
+static enum status make_plan(struct engine *e, struct error *error) {
     const struct engine_options *o = &e->options;
+    const struct model_config *c = model_get_config(e->model);
     int64_t total = machine_memory_total(), available;
     available = e->device->memory != NULL ? e->device->memory(e->device, &total) : machine_memory_available();
-    enum status s = plan_reserve(total, PLAN_RESERVE_CPU, reserve, error);
+    int64_t least = e->device->memory != NULL ? PLAN_RESERVE_GPU : PLAN_RESERVE_CPU;
+    enum status s = plan_reserve(total, least, &e->info.reserve_bytes, error);
     if (s != STATUS_OK) return s;
-    const struct model_config *c = model_get_config(e->model);
     int32_t most = c->n_context < PLAN_CONTEXT_MAX ? (int32_t)c->n_context : PLAN_CONTEXT_MAX;
     struct model_limits limits = limits_of(e, o->context > 0 ? o->context : most);
-    e->page_bytes = model_page_bytes(e->model, PAGE_ROWS, kv_of(e));
-    e->run_bytes = model_run_bytes(e->model, MAX_WINDOW, e->device->activation);
-    struct plan_request r = {.available_bytes = available,
-                             .reserve_bytes = *reserve,
-                             .memory_cap = o->memory_bytes,
-                             .kv_cap = o->kv_memory_bytes,
-                             .weight_bytes = model_weight_bytes(e->model),
-                             .scratch_bytes = model_scratch_bytes(e->model, e->device, &limits),
-                             .page_bytes = e->page_bytes,
-                             .run_bytes = e->run_bytes,
-                             .page_rows = PAGE_ROWS,
-                             .max_window = MAX_WINDOW,
-                             .windows = true,
-                             .parallel = o->parallel,
-                             .context = o->context,
-                             .context_max = most};
-    return plan_make(&r, plan, error);
+    int64_t logits_bytes = (int64_t)o->parallel * MAX_WINDOW * c->n_vocab * (int64_t)sizeof(float);
+    struct plan_request r = {
+        .available_bytes = available,
+        .reserve_bytes = e->info.reserve_bytes,
+        .memory_cap = o->memory_bytes,
+        .kv_cap = o->kv_memory_bytes,
+        .weight_bytes = model_weight_bytes(e->model),
+        .scratch_bytes = model_scratch_bytes(e->model, e->device, &limits) - logits_bytes,
+        .logits_bytes = logits_bytes,
+        .page_bytes = model_page_bytes(e->model, limits.page_rows, kv_of(e)),
+        .run_bytes = model_run_bytes(e->model, MAX_WINDOW, e->device->activation),
+        .page_rows = limits.page_rows,
+        .max_window = MAX_WINDOW,
+        .n_staging = !on_pages(e) && o->cache_bytes != 0 ? STAGING_RUNS : 0,
+        .windows = !on_pages(e),
+        .pages_all = o->pages_all,
+        .parallel = o->parallel,
+        .context = o->context,
+        .context_max = most,
+        .cache_bytes = o->cache_bytes,
+        .host_is_device = e->device->memory == NULL,
+    };
+    return plan_make(&r, &e->info.plan, error);
 }
 
-static enum status take_memory(struct engine *e, const struct plan *plan, struct error *error) {
-    struct memory_shape shape = {
-        .n_lane = plan->parallel, .context = plan->context, .max_window = MAX_WINDOW, .page_rows = PAGE_ROWS};
-    enum status s = memory_create(&shape, &e->memory, error);
+// ---- memory, as planned ----
+
+static enum status open_cache(struct engine *e, struct error *error) {
+    const struct plan *plan = &e->info.plan;
+    e->kept_bytes = model_kept_bytes(e->model, MAX_WINDOW, e->device->activation);
+    struct prefix_settings settings = {.pool = e->pool,
+                                       .share = !plan->windows && e->options.share_pages,
+                                       .page_rows = plan->page_rows,
+                                       .page_bytes = plan->page_bytes,
+                                       .kept_bytes = e->kept_bytes,
+                                       .host_bytes = plan->cache_bytes,
+                                       .grid_rows = GRID_ROWS};
+    enum status s = prefix_create(&settings, &e->prefix, error);
     if (s != STATUS_OK) return s;
-    e->pages = e->device->alloc(e->device, (size_t)(plan->n_pages * e->page_bytes));
-    e->runs = e->device->alloc(e->device, (size_t)(plan->parallel * e->run_bytes));
+    e->host_bytes = prefix_host_bytes(e->prefix);
+    if (e->host_bytes == 0) return STATUS_OK;
+    e->host = aligned_alloc(4096, (size_t)(e->host_bytes + 4095) / 4096 * 4096);
+    return e->host != NULL ? STATUS_OK : error_memory(error);
+}
+
+static enum status open_ledger(struct engine *e, struct error *error) {
+    const struct plan *plan = &e->info.plan;
+    struct ledger_settings settings = {.windows = plan->windows,
+                                       .pages_all = plan->pages_all,
+                                       .parallel = plan->parallel,
+                                       .context = plan->context,
+                                       .max_window = plan->max_window,
+                                       .page_rows = plan->page_rows,
+                                       .pool = e->pool,
+                                       .prefix = e->prefix,
+                                       .expect_wait_ns = EXPECT_NS};
+    return ledger_create(&settings, &e->ledger, error);
+}
+
+static enum status take_memory(struct engine *e, struct error *error) {
+    const struct plan *plan = &e->info.plan;
+    struct pool_shape shape = {
+        .bytes = plan->pool_bytes, .page_bytes = plan->page_bytes, .run_bytes = plan->run_bytes, .n_run = plan->n_run};
+    e->page_bytes = plan->page_bytes;
+    e->run_bytes = plan->run_bytes;
+    enum status s = pool_create(&shape, &e->pool, error);
+    if (s == STATUS_OK) s = open_cache(e, error);
+    if (s == STATUS_OK) s = open_ledger(e, error);
+    if (s != STATUS_OK) return s;
+    e->memory = e->device->alloc(e->device, (size_t)plan->pool_bytes);
     size_t n = (size_t)plan->parallel;
     e->running = calloc(n, sizeof *e->running);
     e->lanes = calloc(n, sizeof *e->lanes);
     e->ids = calloc(n, sizeof *e->ids);
     e->params = calloc(n, sizeof *e->params);
     e->results = calloc(n, sizeof *e->results);
-    bool ok = e->pages != NULL && e->runs != NULL && e->running != NULL && e->lanes != NULL && e->ids != NULL &&
-              e->params != NULL && e->results != NULL;
+    bool ok = e->memory != NULL && e->running != NULL && e->lanes != NULL && e->ids != NULL && e->params != NULL &&
+              e->results != NULL;
     return ok ? STATUS_OK : error_memory(error);
-}
-
-static void describe(struct engine *e, const struct plan *plan, int64_t reserve) {
-    const double gib = 1024.0 * 1024.0 * 1024.0;
-    struct engine_info *i = &e->info;
-    i->config = &e->config;
-    i->tokenizer = e->tokenizer;
-    i->device_name = e->device->name;
-    i->parallel = plan->parallel;
-    i->context = plan->context;
-    i->page_rows = PAGE_ROWS;
-    i->kv = kv_of(e);
-    i->max_tokens = e->options.max_tokens;
-    i->weight_bytes = model_weight_bytes(e->model);
-    i->round_bytes = model_round_bytes(e->model);
-    i->scratch_bytes = plan->parts[PLAN_SCRATCH];
-    i->window_bytes = plan->window_bytes;
-    i->reserve_bytes = reserve;
-    snprintf(i->start_sentence, sizeof i->start_sentence,
-             "%s; model %.2f GiB, scratch %.2f GiB; %d stream%s of up to %d tokens, %.2f GiB each with %s keys and "
-             "values; %.2f GiB left after a reserve of %.2f GiB; prompt passes of up to %d rows; no prompt cache; no "
-             "drafter",
-             e->device->name, (double)i->weight_bytes / gib, (double)i->scratch_bytes / gib, plan->parallel,
-             plan->parallel == 1 ? "" : "s", plan->context, (double)plan->window_bytes / gib, kv_name(i->kv),
-             (double)plan->unused_bytes / gib, (double)reserve / gib,
-             e->options.pass_rows > 0 ? e->options.pass_rows : PROMPT_MAX_ROWS);
 }
 
 static enum status check_options(const struct engine_options *o, struct error *error) {
@@ -142,6 +168,9 @@ static enum status check_options(const struct engine_options *o, struct error *e
     if (o->pass_rows < 0 || o->pass_rows % PROMPT_CHUNK != 0 || o->pass_rows > PROMPT_MAX_ROWS)
         return error_set(error, STATUS_INVALID, "--pass-rows must be a multiple of %d up to %d", PROMPT_CHUNK,
                          PROMPT_MAX_ROWS);
+    if (o->page_rows < 0 || o->page_rows > PROFILE_PAGE_ROWS_MAX)
+        return error_set(error, STATUS_INVALID, "pages must have 1 to %d positions, not %d", PROFILE_PAGE_ROWS_MAX,
+                         o->page_rows);
     return STATUS_OK;
 }
 
@@ -156,20 +185,19 @@ enum status engine_open_model(struct engine *e, struct error *error) {
 
 enum status engine_open_streams(struct engine *e, bool loaded, struct error *error) {
     const struct engine_options *o = &e->options;
-    struct plan plan;
-    int64_t reserve;
     enum status s = check_options(o, error);
-    if (s == STATUS_OK) s = make_plan(e, &plan, &reserve, error);
+    if (s == STATUS_OK) s = make_plan(e, error);
     if (s != STATUS_OK) return s;
-    struct model_limits limits = limits_of(e, plan.context);
+    struct model_limits limits = limits_of(e, e->info.plan.context);
     s = loaded ? model_set_limits(e->model, &limits, error)
                : model_load(e->model, e->device, &limits, o->progress, o->progress_context, error);
-    if (s == STATUS_OK) s = take_memory(e, &plan, error);
+    if (s == STATUS_OK) s = take_memory(e, error);
     if (s == STATUS_OK)
         s = queue_create((size_t)o->queue + (size_t)o->parallel, sizeof(struct request *), &e->mailbox, error);
     if (s == STATUS_OK) s = passes_open(e, error);
+    if (s == STATUS_OK) s = fault_open(e, error);
     if (s != STATUS_OK) return s;
-    describe(e, &plan, reserve);
+    report_describe(e);
     if (pthread_create(&e->thread, NULL, engine_thread, e) != 0)
         return error_set(error, STATUS_IO, "the engine's thread could not be started");
     e->started = true;
@@ -185,18 +213,24 @@ void engine_close_streams(struct engine *e) {
         e->started = false;
     }
     passes_close(e);
+    fault_close(e);
     queue_free(e->mailbox);
-    memory_free(e->memory);
-    if (e->pages != NULL) e->device->release(e->device, e->pages);
-    if (e->runs != NULL) e->device->release(e->device, e->runs);
+    ledger_free(e->ledger);
+    prefix_free(e->prefix);
+    pool_free(e->pool);
+    if (e->memory != NULL) e->device->release(e->device, e->memory);
+    free(e->host);
     free(e->running);
     free(e->lanes);
     free(e->ids);
     free(e->params);
     free(e->results);
     e->mailbox = NULL;
+    e->ledger = NULL;
+    e->prefix = NULL;
+    e->pool = NULL;
     e->memory = NULL;
-    e->pages = e->runs = NULL;
+    e->host = NULL;
     e->running = NULL;
     e->lanes = NULL;
     e->ids = NULL;

@@ -30,16 +30,12 @@ int32_t chat_find_turn_token(const struct chat_template *t, const struct tokeniz
 struct chat_turns chat_find_turns(const int32_t *ids, int32_t n, int32_t turn_token) {
     struct chat_turns t = {0};
     if (turn_token == CHAT_NO_TURN_TOKEN) return t;
-    for (int32_t i = n - 1; i > 0 && t.n < 2; i--)
-        if (ids[i] == turn_token) t.at[t.n++] = i;
-    if (t.n == 2) { // found from the end
-        int32_t last = t.at[0];
-        t.at[0] = t.at[1];
-        t.at[1] = last;
-    }
-    for (int32_t i = 1; t.n == 2 && i < t.at[0]; i++) {
-        if (ids[i] != turn_token) continue;
-        t = (struct chat_turns){.at = {i, t.at[0], t.at[1]}, .n = 3};
-    }
+    int32_t i = n - 1;
+    while (i > 0 && ids[i] != turn_token) i--;
+    if (i <= 0) return t;
+    t.last = i--;
+    while (i > 0 && ids[i] != turn_token) i--;
+    if (i > 0) t.previous = i;
+    for (t.first = 1; ids[t.first] != turn_token;) t.first++;
     return t;
 }

@@ -7,16 +7,16 @@
 #include "format/tokenizer.h"
 
 #define CHAT_NO_TURN_TOKEN (-1)
-#define CHAT_TURNS_MAX     3
 
 // The control token that opens every turn in what the template writes, such as <|im_start|>: the one that the
 // generation prompt begins with. CHAT_NO_TURN_TOKEN when there is none, or no memory to find it.
 int32_t chat_find_turn_token(const struct chat_template *t, const struct tokenizer *tokenizer);
 
-// Positions > 0 of that token, ascending: the first one (the end of system and tools, where there are any), and the
-// last two (the start of the last message; the end of the history, where the reply's own turn begins).
+// Positions of that token in a prompt; 0 where there is none (a turn at position 0 is no place to resume at).
 struct chat_turns {
-    int32_t at[CHAT_TURNS_MAX], n;
+    int32_t first;    // the end of system message and tools, where there are any
+    int32_t previous; // the last one but one: the start of the last message
+    int32_t last;     // the end of the history, where the reply's own turn begins
 };
 struct chat_turns chat_find_turns(const int32_t *ids, int32_t n, int32_t turn_token);
 

@@ -83,13 +83,13 @@ void auth_free(struct auth *a) { free(a); }
 
 bool auth_is_open(const struct auth *a) { return a->n == 0; }
 
-bool auth_allows(const struct auth *a, const char *header) {
+// The key in the value of an Authorization header; NULL: there is none.
+static const char *bearer_key(const char *header) {
     static const char scheme[] = "Bearer ";
-    if (auth_is_open(a)) return true;
-    if (header == NULL || strncasecmp(header, scheme, sizeof scheme - 1) != 0) return false;
+    if (header == NULL || strncasecmp(header, scheme, sizeof scheme - 1) != 0) return NULL;
     const char *key = header + sizeof scheme - 1;
     while (*key == ' ') key++;
-    return auth_allows_key(a, key);
+    return key;
 }
 
 bool auth_allows_key(const struct auth *a, const char *key) {
@@ -100,4 +100,17 @@ bool auth_allows_key(const struct auth *a, const char *key) {
     unsigned found = 0;
     for (size_t i = 0; i < a->n; i++) found |= CRYPTO_memcmp(digest, a->digests[i], sizeof digest) == 0;
     return found != 0;
+}
+
+bool auth_allows(const struct auth *a, const char *header) { return auth_allows_key(a, bearer_key(header)); }
+
+uint64_t auth_salt(const struct auth *a, const char *header, const char *key) {
+    if (auth_is_open(a)) return 0;
+    if (auth_allows(a, header)) key = bearer_key(header);
+    must(key != NULL);
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+    uint64_t salt = 0;
+    SHA256((const unsigned char *)key, strlen(key), digest);
+    memcpy(&salt, digest, sizeof salt);
+    return salt != 0 ? salt : 1;
 }

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define AUTH_KEYS_MAX 1024
 
@@ -20,5 +21,7 @@ bool auth_is_open(const struct auth *a); // there are no keys: everybody may ask
 // header: the value of Authorization ("Bearer KEY"), or NULL when there is none.
 bool auth_allows(const struct auth *a, const char *header);
 bool auth_allows_key(const struct auth *a, const char *key); // the key alone; NULL is none
+// A number for whichever of the two is allowed, one of which must be; never 0 but when everybody may ask.
+uint64_t auth_salt(const struct auth *a, const char *header, const char *key);
 
 #endif

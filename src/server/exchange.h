@@ -23,6 +23,7 @@ struct exchange {
 
     char method[16]; // cut when longer
     char *path;      // as routes_normalise makes it
+    uint64_t salt;   // of its API key, where keys share no prefixes; else 0
     const struct route *route;
     const char *model; // the last step of /v1/models/NAME
     const char *allow; // the methods of a path that was asked with another one
@@ -51,7 +52,8 @@ bool exchange_parse(struct exchange *x, json_t **out, struct api_error *e);
 bool exchange_is_gone(const struct exchange *x);
 
 // Each answers; only the first answer counts.
-void exchange_send_json(struct exchange *x, unsigned status, struct buffer *json); // takes the buffer's bytes
+void exchange_send_json(struct exchange *x, unsigned status, struct buffer *json);  // takes the buffer's bytes
+void exchange_send_text(struct exchange *x, struct buffer *text, const char *type); // the same, of another type
 void exchange_send_error(struct exchange *x, const struct api_error *e);
 void exchange_send_stream(struct exchange *x, struct generation *g); // takes g
 

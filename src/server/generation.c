@@ -40,8 +40,10 @@ static struct request_params params_of(const struct generation *g, const struct 
     struct request_params r = {
         .prompt = p->ids.ids,
         .n_prompt = (int32_t)p->ids.n, // bounded by a multiple of the window
-        .turns = turns->at,
-        .n_turns = turns->n,
+        .system_end = turns->first,
+        .last_turn = turns->previous,
+        .history_end = turns->last,
+        .salt = p->salt,
         .max_tokens = f->max_tokens,
         .draw = {.temperature = f->temperature,
                  .top_p = f->top_p,

@@ -91,6 +91,7 @@ static bool check_head(struct exchange *x, const struct head *h, struct api_erro
                                                         : "the API key is wrong");
     }
     if (!found) return false;
+    if (s->options.share_per_key && !x->route->open) x->salt = auth_salt(s->auth, bearer, key);
     if (atomic_load(&s->draining) && !x->route->open)
         return api_refuse(e, 503, "shutting_down", "the server is shutting down and takes no new requests");
     if (h->coded)
@@ -200,18 +201,20 @@ static void send_response(struct exchange *x, unsigned status, struct MHD_Respon
     MHD_destroy_response(response);
 }
 
-static struct MHD_Response *json_response(struct buffer *json) {
+static struct MHD_Response *text_response(struct buffer *b, const char *type) {
     size_t n;
-    char *text = buffer_take(json, &n);
+    char *text = buffer_take(b, &n);
     if (text == NULL) return NULL;
     struct MHD_Response *response = MHD_create_response_from_buffer(n, text, MHD_RESPMEM_MUST_FREE);
     if (response == NULL) {
         free(text);
         return NULL;
     }
-    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     return response;
 }
+
+static struct MHD_Response *json_response(struct buffer *json) { return text_response(json, "application/json"); }
 
 void exchange_send_error(struct exchange *x, const struct api_error *e) {
     if (x->stage == STAGE_ANSWERED) return;
@@ -234,16 +237,22 @@ void exchange_send_error(struct exchange *x, const struct api_error *e) {
     send_response(x, e->http, response);
 }
 
-void exchange_send_json(struct exchange *x, unsigned status, struct buffer *json) {
-    if (x->stage == STAGE_ANSWERED || json->failed) {
+static void send_text(struct exchange *x, unsigned status, struct buffer *text, const char *type) {
+    if (x->stage == STAGE_ANSWERED || text->failed) {
         struct api_error e;
         api_refuse(&e, 503, "out_of_memory", "out of memory");
         exchange_send_error(x, &e);
     } else {
-        send_response(x, status, json_response(json));
+        send_response(x, status, text_response(text, type));
     }
-    buffer_free(json);
+    buffer_free(text);
 }
+
+void exchange_send_json(struct exchange *x, unsigned status, struct buffer *json) {
+    send_text(x, status, json, "application/json");
+}
+
+void exchange_send_text(struct exchange *x, struct buffer *text, const char *type) { send_text(x, 200, text, type); }
 
 static enum MHD_Result answer_refused(struct exchange *x) {
     exchange_send_error(x, &x->error);

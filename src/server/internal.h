@@ -81,6 +81,6 @@ bool route_is_messages(const struct route *r); // its errors have the shape of A
 
 // ---- what routes do ----
 route_fn route_chat, route_completions, route_responses, route_messages, route_count_tokens, route_tokenize,
-    route_detokenize, route_models, route_model, route_health, route_options;
+    route_detokenize, route_models, route_model, route_health, route_metrics, route_props, route_options;
 
 #endif

@@ -8,6 +8,7 @@
 
 struct prompt {
     struct token_list ids;           // owned
+    uint64_t salt;                   // of the key that asked, where keys share no prefixes; else 0
     const json_t *tools;             // that the model may call: borrows from the body; NULL: none
     bool starts_in_think, may_think; // as in struct toolcall_options
 };

@@ -18,6 +18,7 @@ static bool prepare(struct exchange *x, enum route_id route, struct generation *
                                                                              : prompt_from_messages(s, &f, &prompt, e));
         if (ok) {
             x->n_prompt = (int32_t)prompt.ids.n;
+            prompt.salt = x->salt;
             ok = generation_start(s, route, &f, &prompt, x->received_ns, out, e);
             prompt_free(&prompt);
         }

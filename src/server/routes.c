@@ -16,11 +16,13 @@ static const struct route routes[] = {
     {"/detokenize", "POST", route_detokenize, false},
     {"/v1/models", "GET", route_models, false},
     {"/health", "GET", route_health, true},
+    {"/metrics", "GET", route_metrics, false},
+    {"/props", "GET", route_props, false},
 };
 static const struct route model_route = {MODEL_PREFIX, "GET", route_model, false};
 static const struct route options_route = {NULL, "OPTIONS", route_options, true};
 
-static const char *const not_built[] = {"/metrics", "/props", "/"};
+static const char *const not_built[] = {"/"};
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 

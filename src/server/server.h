@@ -40,6 +40,9 @@ struct server_options {
     size_t n_api_keys;
     const char *api_key_file; // keys, one a line; NULL: none
 
+    bool share_per_key;    // no prompt goes on from one that another API key sent
+    const char *overrides; // registered settings that differ from what they are when unset, for /props; NULL: none
+
     struct server_limits limits;
     bool log_requests;
 };

@@ -22,7 +22,8 @@ void wire_write_tokenfold(struct buffer *b, const struct generation *g) {
     char digest[DIGEST_BYTES];
     bool ok = digest_tokens(request_tokens(g->request), generation_count_ids(g), digest);
     const char *quote = ok ? "\"" : "";
-    buffer_printf(b, "{\"token_sha256\":%s%s%s", quote, ok ? digest : "null", quote);
+    buffer_printf(b, "{\"request\":%" PRId64 ",\"token_sha256\":%s%s%s", request_number(g->request), quote,
+                  ok ? digest : "null", quote);
     write_milliseconds(b, "queue_ms", v->queue_ns);
     write_milliseconds(b, "prompt_ms", v->prompt_ns);
     write_milliseconds(b, "decode_ms", v->decode_ns);

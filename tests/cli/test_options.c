@@ -132,7 +132,8 @@ static void test_parts_that_are_not_built(void **state) {
     setenv("TF_QWEN_KV_PAGES", "0", 1);
     must_refuse(VERB_SERVE, "serve --slide", "not built");
     unsetenv("TF_QWEN_KV_PAGES");
-    must_refuse(VERB_SERVE, "serve --prompt-cache-gib 8", "not built");
+    must_refuse(VERB_SERVE, "serve --prompt-cache-gib -1", "prompt-cache-gib");
+    must_refuse(VERB_SERVE, "serve --share-prefixes some", "all|per-key");
     must_refuse(VERB_SERVE, "serve --drafter DIR", "not built");
     must_refuse(VERB_SERVE, "serve --mtp-drafts 2", "not built");
     must_refuse(VERB_SERVE, "serve --device 0", "not built");

@@ -104,8 +104,9 @@ void wait_counts_idle(struct engine *e) {
     int64_t give_up = clock_ns() + 10 * SECOND;
     do {
         engine_get_counts(e, &c);
-        if (c.n_pages_used == 0 && c.n_running == 0 && c.n_waiting == 0 && engine_idle(e)) return;
+        if (c.pool.n_page_lane == 0 && c.ledger.n_leaked == 0 && c.n_running == 0 && c.n_waiting == 0 && engine_idle(e))
+            return;
         clock_sleep_ns(1000000);
     } while (clock_ns() < give_up);
-    fail_msg("%lld pages, %d running, %d waiting are left", (long long)c.n_pages_used, c.n_running, c.n_waiting);
+    fail_msg("%lld pages, %d running, %d waiting are left", (long long)c.pool.n_page_lane, c.n_running, c.n_waiting);
 }

@@ -14,20 +14,20 @@ static void the_first_and_the_last_two_are_found(void **state) {
     (void)state;
     static const int32_t ids[] = {9, 1, 9, 2, 9, 3, 9, 4};
     struct chat_turns t = chat_find_turns(ids, 8, 9);
-    assert_int_equal(t.n, 3);
-    assert_int_equal(t.at[0], 2);
-    assert_int_equal(t.at[1], 4);
-    assert_int_equal(t.at[2], 6);
+    assert_int_equal(t.first, 2);
+    assert_int_equal(t.previous, 4);
+    assert_int_equal(t.last, 6);
     t = chat_find_turns(ids, 6, 9); // the first one is the last but one
-    assert_int_equal(t.n, 2);
-    assert_int_equal(t.at[0], 2);
-    assert_int_equal(t.at[1], 4);
+    assert_int_equal(t.first, 2);
+    assert_int_equal(t.previous, 2);
+    assert_int_equal(t.last, 4);
     t = chat_find_turns(ids, 3, 9);
-    assert_int_equal(t.n, 1);
-    assert_int_equal(t.at[0], 2);
-    assert_int_equal(chat_find_turns(ids, 2, 9).n, 0); // position 0 is no place to resume at
-    assert_int_equal(chat_find_turns(ids, 0, 9).n, 0);
-    assert_int_equal(chat_find_turns(ids, 8, CHAT_NO_TURN_TOKEN).n, 0);
+    assert_int_equal(t.first, 2);
+    assert_int_equal(t.previous, 0);
+    assert_int_equal(t.last, 2);
+    assert_int_equal(chat_find_turns(ids, 2, 9).last, 0); // position 0 is no place to resume at
+    assert_int_equal(chat_find_turns(ids, 0, 9).last, 0);
+    assert_int_equal(chat_find_turns(ids, 8, CHAT_NO_TURN_TOKEN).last, 0);
 }
 
 static void the_token_is_that_of_the_generation_prompt(void **state) {

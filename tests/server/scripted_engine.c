@@ -121,6 +121,12 @@ void engine_free(struct engine *e) {
 
 const struct engine_info *engine_get_info(const struct engine *e) { return &e->info; }
 
+void engine_write_facts(const struct engine *e, struct buffer *json) {
+    buffer_printf(json, "{\"parallel\":%d}", e->options.parallel);
+}
+
+const char *refusal_name(enum refusal reason) { return reason == REFUSED_QUEUE ? "queue" : "other"; }
+
 void engine_get_counts(struct engine *e, struct engine_counts *out) {
     pthread_mutex_lock(&e->lock);
     *out = e->counts;
@@ -360,6 +366,8 @@ void request_wait(struct request *r, int32_t n_seen, enum request_state seen, in
 const struct request_token *request_tokens(const struct request *r) { return r->tokens; }
 const struct draw_top *request_tops(const struct request *r) { return r->tops; }
 int32_t request_max_tokens(const struct request *r) { return r->max_tokens; }
+int64_t request_number(const struct request *r) { return r != NULL; }
+
 uint64_t request_seed(const struct request *r) { return r->seed; }
 
 void request_cancel(struct request *r) {

@@ -74,8 +74,6 @@ static void test_paths(void **state) { // C07
     expect_error("POST", "/v1/responses", "{}", 400, NULL, "/input is missing");
     expect_error("POST", "/v1//messages/", "{}", 400, NULL, "/messages is missing");
     expect_error("POST", "/v1/messages/count_tokens", "{}", 400, NULL, "/messages is missing");
-    expect_error("GET", "/metrics", NULL, 404, "not_built", NULL);
-    expect_error("GET", "/props", NULL, 404, "not_built", NULL);
     expect_error("GET", "/", NULL, 404, "not_built", NULL);
 }
 

@@ -1,0 +1,81 @@
+// A request as the engine has it; nothing outside src/engine includes this.
+#ifndef TF_ENGINE_REQUEST_INTERNAL_H
+#define TF_ENGINE_REQUEST_INTERNAL_H
+
+#include "engine/engine.h"
+#include "format/detokenizer.h"
+#include "format/stopper.h"
+#include "memory/ledger.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+// ---- penalties: which ids a request has seen, as draw_seen wants them ----
+struct seen_ids {
+    struct draw_seen *entries; // [n], distinct ids in the order of their first appearance
+    int32_t n, capacity;
+    uint32_t *slots; // hash of ids: index into entries + 1, 0 where free
+    uint32_t mask;
+};
+
+enum status seen_init(struct seen_ids *s, int32_t capacity, struct error *e); // at most `capacity` distinct ids
+void seen_free(struct seen_ids *s);
+void seen_add(struct seen_ids *s, int32_t id, bool in_reply);
+
+// ---- a request: shared by the engine thread and one client, freed by whoever lets go last ----
+struct request {
+    struct engine *engine;
+    atomic_int n_owners;   // engine and client
+    atomic_bool cancelled; // set by the client, read between rounds
+
+    // Set at submit, then read only.
+    struct text *text; // its prompt; the engine thread's once it is submitted
+    const int32_t *prompt;
+    int32_t n_prompt, max_tokens;
+    struct prefix_cut cuts[PREFIX_MAX_CUTS]; // positions to keep
+    int32_t n_cut;
+    int64_t number;
+    struct draw_params draw;
+    struct draw_bias *bias;
+    bool ignore_eos;
+    int32_t priority, n_top; // alternatives a token
+    int64_t deadline_ns, submitted_ns;
+
+    // The engine thread's.
+    struct claim claim;
+    struct request *next; // of those whose prompts are being computed
+    bool seated;
+    int32_t n_rows_done; // positions in the cache and state (pending rows included)
+    int32_t n_pending;
+    struct seen_ids seen;
+    bool has_penalty;
+    struct detokenizer *detokenizer; // NULL without stop strings
+    struct stopper *stopper;
+    struct buffer shown; // what the stopper lets through
+    int64_t seated_ns, first_ns;
+
+    // Written by the engine thread, read by the client once n_tokens in `view` covers them.
+    struct request_token *tokens; // [max_tokens]
+    struct draw_top *tops;        // [max_tokens][n_top]
+    pthread_mutex_t lock;         // guards view
+    pthread_cond_t changed;
+    struct request_view view;
+};
+
+enum status request_create(struct engine *e, const struct request_params *p, struct request **out, enum refusal *reason,
+                           struct error *error);
+void request_release(struct request *r); // one owner less
+
+// Engine thread: each changes the view under its lock and wakes the reader.
+void request_set_state(struct request *r, enum request_state state);
+void request_set_waiting(struct request *r, const char *reason);
+void request_set_resumed(struct request *r, int32_t position);
+void request_set_progress(struct request *r, int32_t n_prompt_done);
+void request_append(struct request *r, const struct draw_result *result, bool by_round);
+void request_finish(struct request *r, enum finish finish, bool ended_by_eos, const struct error *error);
+
+// ---- stop strings, decided here per token in stream order ----
+enum status stops_init(struct request *r, const char *const *stop, int32_t n_stop, struct error *e);
+void stops_free(struct request *r);
+bool stops_hit(struct request *r, int32_t id); // true when this token of the reply completes a stop string
+
+#endif
