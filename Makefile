@@ -10,7 +10,7 @@ CC := gcc
 endif
 
 # A layer may use those before it (tools/layers.sh checks the includes).
-LAYERS := base format ops cpu cuda memory model engine server cli
+LAYERS := base format ops cpu cuda memory model engine gate server cli
 
 WARN    := -Wall -Wextra -Wshadow -Werror -Wstrict-prototypes -Wmissing-prototypes -Wvla
 CFLAGS  += -std=c17 -D_GNU_SOURCE -Isrc -I. $(WARN) -fno-math-errno -ffp-contract=off -fno-common -pthread -DTF_VERSION='"$(VERSION)"'

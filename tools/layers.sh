@@ -12,10 +12,11 @@ may_include() {
     cpu | cuda) echo base ops ;;
     model) echo base ops format ;;
     engine) echo base ops memory model format/tokenizer.h format/detokenizer.h format/stopper.h ;;
+    gate) echo base ops format model engine memory ;;
     server) echo base format engine ;;
-    cli | bench) echo base ops format cpu cuda memory model engine server cli ;;
+    cli | bench) echo base ops format cpu cuda memory model engine gate server cli ;;
     check) echo base ops cpu/device_cpu.h cuda/device.h cuda/device_cuda.h ;;
-    tests) echo base ops format cpu cuda memory model engine server cli check tests ;;
+    tests) echo base ops format cpu cuda memory model engine gate server cli check tests ;;
     esac
 }
 
@@ -25,7 +26,7 @@ may_use() {
     cuda*.h | cublas*.h | mma.h) echo cuda ;;
     microhttpd.h) echo server ;;
     histedit.h | editline/*) echo cli ;;
-    jansson.h) echo format model server cli bench tests ;;
+    jansson.h) echo format model gate server cli bench tests ;;
     pcre2.h | utf8proc.h) echo format tests ;;
     openssl/*) echo format engine server cli bench tests ;;
     xxhash.h) echo format memory engine tests ;;

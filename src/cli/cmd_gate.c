@@ -1,0 +1,50 @@
+// gate: the suites that hold the engine to its law, on one model.
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "gate/gate.h"
+#include <stdio.h>
+#include <string.h>
+
+static enum status run(const struct options *o, const char *suite, const char *dir, bool *green, struct error *e) {
+    struct device *device = NULL;
+    enum status s = options_open_device(o, dir, &device, e);
+    struct gate_options g = {.model_dir = dir,
+                             .device = device,
+                             .engine = options_for_engine(o),
+                             .suite = suite,
+                             .controls = o->controls,
+                             .budget_s = o->budget_s};
+    g.engine.progress = o->no_progress ? NULL : progress_show;
+    if (s == STATUS_OK) s = gate_run(&g, green, e);
+    device_free(device);
+    return s;
+}
+
+// gate [SUITE] [MODEL], with either left out.
+static enum status read_arguments(const struct options *o, const char **suite, const char **dir, struct error *e) {
+    int n = 0;
+    *suite = "all";
+    *dir = NULL;
+    if (n < o->n_args && gate_has_suite(o->args[n])) *suite = o->args[n++];
+    if (n < o->n_args) *dir = o->args[n++];
+    if (n < o->n_args)
+        return error_set(e, STATUS_INVALID, "gate takes [SUITE] [MODEL], with a suite of: %s", gate_suite_names());
+    return *dir != NULL ? STATUS_OK : options_default_model(dir, e);
+}
+
+int cmd_gate(int argc, char **argv) {
+    struct options o;
+    struct error e;
+    const char *suite, *dir;
+    int exit_code = 0;
+    if (!options_parse(VERB_GATE, argc, argv, &o, &exit_code)) return exit_code;
+    bool green = false;
+    enum status s = read_arguments(&o, &suite, &dir, &e);
+    bool usage = s == STATUS_INVALID;
+    if (s == STATUS_OK) s = run(&o, suite, dir, &green, &e);
+    if (s == STATUS_OK) return green ? 0 : EXIT_FAILED;
+    fprintf(stderr, "tokenfold: %s\n", e.text);
+    return usage ? EXIT_USAGE : EXIT_FAILED;
+}

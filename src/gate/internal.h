@@ -1,0 +1,141 @@
+// The gates' own parts; nothing outside src/gate includes this.
+#ifndef TF_GATE_INTERNAL_H
+#define TF_GATE_INTERNAL_H
+
+#include "format/chat_turns.h"
+#include "gate/gate.h"
+#include <pthread.h>
+
+#define CASES_MAX   48
+#define JOBS_MAX    64
+#define REPLY_MOST  48 // tokens of a reference's reply; a shorter reply must be the start of it
+#define REPLY_SHORT 16
+#define DIMS_MAX    4
+
+// ---- cases.c: the prompts ----
+
+struct gate_case {
+    char name[40];
+    int32_t *ids;
+    int32_t n;
+    struct chat_turns turns;
+    double temperature; // 0: greedy; else seeded
+    bool is_long;
+    int32_t follows;    // the case that must run before for this one to resume; -1: none
+    int32_t resumes_at; // after that one; 0: nowhere
+};
+
+struct gate_cases {
+    struct gate_case list[CASES_MAX];
+    int32_t n;
+};
+
+// From conversations where there is a chat template; else from ids alone. context: no prompt and reply is longer.
+enum status cases_make(const struct gate_options *o, const struct engine_info *info, int32_t context,
+                       struct gate_cases *out, struct error *e);
+void cases_free(struct gate_cases *cases);
+
+// ---- arms.c: settings of the engine, and prompts run under them ----
+
+struct arm {
+    int32_t page_rows; // 0: windows
+    bool pages_all, share, fp8, garbage;
+    int32_t parallel;
+    int32_t context; // 0: the gates' own
+    int32_t pass_rows;
+    int64_t kv_memory_bytes, cache_bytes;
+    enum engine_fault fault;
+};
+
+struct job {
+    int32_t which;     // case
+    int32_t reply;     // tokens asked for
+    int32_t cancel_at; // once there are that many tokens, 0: at once; -1: never
+    // What came of it.
+    int64_t number;
+    struct request_token *tokens; // owned: ids, and the bits of their log probabilities
+    int32_t n;
+    enum finish finish;
+    int32_t n_cached;
+};
+
+struct gate {
+    const struct gate_options *options;
+    struct engine *engine;
+    struct gate_cases cases;
+    int32_t context;
+    struct reference *references; // [2][CASES_MAX]: bf16, fp8
+    int32_t most_waiting;         // seen while the last jobs ran
+
+    pthread_mutex_t lock; // guards the passes, which the engine's thread reports
+    struct pass_report *passes;
+    int32_t n_passes, passes_capacity;
+    bool out_of_memory;
+};
+
+struct verdict {
+    bool red;
+    char text[256];                         // why
+    int32_t n_replies, n_passes, n_resumed; // that were compared, or resumed
+};
+void verdict_red(struct verdict *v, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+enum status arms_open(struct gate *g, struct error *e);
+void arms_close(struct gate *g);
+enum status arms_start(struct gate *g, const struct arm *arm, struct error *e); // with empty caches
+// All at once, or one after another.
+enum status arms_run(struct gate *g, struct job *jobs, int32_t n, bool together, struct error *e);
+// Compares jobs with what each gave alone; cancelled ones as far as they came.
+enum status arms_judge(struct gate *g, const struct arm *arm, const struct job *jobs, int32_t n, struct verdict *v,
+                       struct error *e);
+// Nothing may be held once no request lives.
+void arms_judge_idle(struct gate *g, struct verdict *v);
+void jobs_free(struct job *jobs, int32_t n);
+
+// ---- reference.c: what a case gives alone, in a window, in passes of 64 rows, nothing resumed ----
+
+struct reference {
+    bool known;
+    struct request_token *tokens; // [n], n = REPLY_MOST
+    int32_t n;
+    struct pass_report *passes; // one ends at every multiple of 64 and at the prompt's end
+    int32_t n_passes;
+};
+// Those of all jobs; runs what is not known yet, which starts other arms.
+enum status reference_prepare(struct gate *g, bool fp8, const struct job *jobs, int32_t n, struct error *e);
+void references_free(struct gate *g);
+
+// ---- suites ----
+
+struct dimension {
+    const char *name;
+    const char *const *values;
+    int32_t n;
+};
+
+struct control {
+    enum engine_fault fault;
+    const char *what;
+    int32_t at[DIMS_MAX]; // the cell that must find it
+};
+
+struct suite {
+    const char *name;
+    struct dimension dims[DIMS_MAX];
+    int32_t n_dims;
+    struct control controls[4];
+    int32_t n_controls;
+    // Runs one cell. A verdict says red or not; an error that it could not be run.
+    enum status (*run)(struct gate *g, const int32_t *at, enum engine_fault fault, struct verdict *v, struct error *e);
+};
+
+extern const struct suite suite_pages, suite_streams_any, suite_resume, suite_overcommit, suite_garbage, suite_cancel;
+
+// ---- matrix.c: the cells of a suite in an order in which every pair of values comes early ----
+struct matrix {
+    int32_t (*cells)[DIMS_MAX];
+    int32_t n;
+};
+enum status matrix_make(const struct suite *s, struct matrix *out, struct error *e);
+
+#endif
