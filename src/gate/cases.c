@@ -53,8 +53,10 @@ static const struct script scripts[] = {
     {"other chat, same system",
      {{"system", system_text},
       {"user", "Hello."},
-      {"assistant", "Hello! What can I do for you?"},
-      {"user", "I lost my card."}},
+      {"assistant", "Hello! What can I do for you? I can look up titles, opening hours and what is lent out."},
+      {"user", "I lost my card last week, between the market and the station, and somebody told me that it had been "
+               "handed in at the town hall. Do I have to go there myself, or can you ask them to send it to you, and "
+               "what do I do until then with the three books that I still have at home?"}},
      0,
      false,
      "chat",

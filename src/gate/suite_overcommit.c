@@ -34,7 +34,7 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
                       .parallel = N_JOBS};
     int32_t n = suite_short_jobs(g, jobs, N_JOBS), longest = 0;
     for (int32_t i = 0; i < n; i++) {
-        jobs[i].reply = i % 2 == 0 ? REPLY_MOST : REPLY_SHORT;
+        jobs[i].reply = i % 2 == 0 || fault == FAULT_ADMIT_COUNT ? REPLY_MOST : REPLY_SHORT;
         int32_t rows = g->cases.list[jobs[i].which].n + jobs[i].reply;
         if (rows > longest) longest = rows;
     }
