@@ -1,13 +1,14 @@
 // The engine over a small random checkpoint (build/golden/dense-mlx4-g32): what a request gives must not depend on
 // anything but itself, and whatever ends a request must leave nothing behind.
 #include "base/clock.h"
-#include "tests/engine/requests.h"
+#include "tests/engine/bed.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 // cmocka last: it needs the headers above
 #include <cmocka.h>
 
@@ -24,51 +25,51 @@ static void set_sampling(struct request_params *p, int which) {
 static void concurrent_equals_solo(void **state) {
     (void)state;
     enum { N = 9 };
-    struct engine *e = open_engine((struct engine_options){.parallel = 4});
+    struct engine *e = bed_open((struct engine_options){.parallel = 4});
     int32_t alone[N][32], n_alone[N];
     int32_t *prompts[N];
     struct request *r[N];
     for (int i = 0; i < N; i++) {
-        prompts[i] = make_prompt(5 + 61 * i, (uint32_t)i / 2);
-        struct request_params p = params_of(prompts[i], 5 + 61 * i, 20 + i);
+        prompts[i] = bed_prompt(5 + 61 * i, (uint32_t)i / 2);
+        struct request_params p = bed_params(prompts[i], 5 + 61 * i, 20 + i);
         set_sampling(&p, i);
-        n_alone[i] = run_alone(e, &p, alone[i]);
+        n_alone[i] = bed_run(e, &p, alone[i]);
         assert_int_equal(n_alone[i], 20 + i);
     }
     for (int turn = 0; turn < 3; turn++) {
         for (int k = 0; k < N; k++) {
             int i = (k * 4 + turn) % N;
-            struct request_params p = params_of(prompts[i], 5 + 61 * i, 20 + i);
+            struct request_params p = bed_params(prompts[i], 5 + 61 * i, 20 + i);
             set_sampling(&p, i);
-            r[i] = submit(e, &p);
+            r[i] = bed_submit(e, &p);
         }
         for (int i = 0; i < N; i++) {
-            struct request_view v = wait_done(r[i]);
+            struct request_view v = bed_wait_done(r[i]);
             assert_int_equal(v.finish, FINISH_LENGTH);
             assert_int_equal(v.n_tokens, n_alone[i]);
             for (int32_t t = 0; t < v.n_tokens; t++) assert_int_equal(request_tokens(r[i])[t].id, alone[i][t]);
             request_free(r[i]);
         }
     }
-    wait_counts_idle(e);
+    bed_wait_idle(e);
     for (int i = 0; i < N; i++) free(prompts[i]);
     engine_free(e);
 }
 
 static void seeds_decide_and_a_resend_repeats(void **state) {
     (void)state;
-    struct engine *e = open_engine((struct engine_options){0});
-    int32_t *prompt = make_prompt(40, 9), a[32], b[32];
-    struct request_params p = params_of(prompt, 40, 32);
+    struct engine *e = bed_open((struct engine_options){0});
+    int32_t *prompt = bed_prompt(40, 9), a[32], b[32];
+    struct request_params p = bed_params(prompt, 40, 32);
     p.draw.temperature = 1;
-    int32_t n = run_alone(e, &p, a); // no seed: derived from the prompt
-    assert_int_equal(run_alone(e, &p, b), n);
+    int32_t n = bed_run(e, &p, a); // no seed: derived from the prompt
+    assert_int_equal(bed_run(e, &p, b), n);
     assert_memory_equal(a, b, (size_t)n * sizeof *a);
     p.has_seed = true;
     p.draw.seed = 1;
-    run_alone(e, &p, a);
+    bed_run(e, &p, a);
     p.draw.seed = 2;
-    run_alone(e, &p, b);
+    bed_run(e, &p, b);
     assert_memory_not_equal(a, b, (size_t)n * sizeof *a);
     free(prompt);
     engine_free(e);
@@ -76,14 +77,14 @@ static void seeds_decide_and_a_resend_repeats(void **state) {
 
 static void a_short_reply_is_a_prefix(void **state) {
     (void)state;
-    struct engine *e = open_engine((struct engine_options){0});
-    int32_t *prompt = make_prompt(70, 4), a[48], b[48];
+    struct engine *e = bed_open((struct engine_options){0});
+    int32_t *prompt = bed_prompt(70, 4), a[48], b[48];
     for (int sampled = 0; sampled < 2; sampled++) {
-        struct request_params p = params_of(prompt, 70, 48);
+        struct request_params p = bed_params(prompt, 70, 48);
         p.draw.temperature = sampled;
-        run_alone(e, &p, a);
+        bed_run(e, &p, a);
         p.max_tokens = 16;
-        assert_int_equal(run_alone(e, &p, b), 16);
+        assert_int_equal(bed_run(e, &p, b), 16);
         assert_memory_equal(a, b, 16 * sizeof *a);
     }
     free(prompt);
@@ -97,13 +98,13 @@ static void passes_and_garbage_change_nothing(void **state) {
                                         {.pass_rows = 256},
                                         {.garbage = true},
                                         {.garbage = true, .pass_rows = 128, .parallel = 1}};
-    int32_t *prompt = make_prompt(700, 5), first[32], ids[32];
+    int32_t *prompt = bed_prompt(700, 5), first[32], ids[32];
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-        struct engine *e = open_engine(variants[i]);
-        struct request_params p = params_of(prompt, 700, 32);
+        struct engine *e = bed_open(variants[i]);
+        struct request_params p = bed_params(prompt, 700, 32);
         p.draw.temperature = 0.7;
-        run_alone(e, &p, ids); // leaves the lane used
-        assert_int_equal(run_alone(e, &p, i == 0 ? first : ids), 32);
+        bed_run(e, &p, ids); // leaves the lane used
+        assert_int_equal(bed_run(e, &p, i == 0 ? first : ids), 32);
         if (i > 0) assert_memory_equal(first, ids, sizeof first);
         engine_free(e);
     }
@@ -112,29 +113,29 @@ static void passes_and_garbage_change_nothing(void **state) {
 
 static void a_cancelled_lane_leaves_no_trace(void **state) {
     (void)state;
-    struct engine *e = open_engine((struct engine_options){.parallel = 2, .pass_rows = 64});
-    int32_t *fixed = make_prompt(90, 1), *other = make_prompt(1500, 2), fresh[32], again[32];
-    struct request_params p = params_of(fixed, 90, 32), long_p = params_of(other, 1500, 500);
-    run_alone(e, &p, fresh);
+    struct engine *e = bed_open((struct engine_options){.parallel = 2, .pass_rows = 64});
+    int32_t *fixed = bed_prompt(90, 1), *other = bed_prompt(1500, 2), fresh[32], again[32];
+    struct request_params p = bed_params(fixed, 90, 32), long_p = bed_params(other, 1500, 500);
+    bed_run(e, &p, fresh);
     for (int phase = 0; phase < 4; phase++) { // at once, in the prompt, after the first token, in mid-reply
         struct request *r[3];
-        for (int i = 0; i < 3; i++) r[i] = submit(e, &long_p); // two run, one waits
+        for (int i = 0; i < 3; i++) r[i] = bed_submit(e, &long_p); // two run, one waits
         struct request_view v = {0};
         if (phase == 1)
-            while (v.n_prompt_done == 0) request_wait(r[0], 0, v.state, SECOND / 100, &v);
-        if (phase >= 2) wait_tokens(r[0], phase == 2 ? 1 : 9);
+            while (v.n_prompt_done == 0) request_wait(r[0], 0, v.state, BED_SECOND / 100, &v);
+        if (phase >= 2) bed_wait_tokens(r[0], phase == 2 ? 1 : 9);
         for (int i = 0; i < 3; i++) {
             if (i == 1)
                 request_free(r[i]); // the client is gone
             else
                 request_cancel(r[i]);
         }
-        assert_int_equal(wait_done(r[0]).finish, FINISH_CANCELLED);
-        assert_int_equal(wait_done(r[2]).finish, FINISH_CANCELLED);
+        assert_int_equal(bed_wait_done(r[0]).finish, FINISH_CANCELLED);
+        assert_int_equal(bed_wait_done(r[2]).finish, FINISH_CANCELLED);
         request_free(r[0]);
         request_free(r[2]);
-        wait_counts_idle(e);
-        assert_int_equal(run_alone(e, &p, again), 32);
+        bed_wait_idle(e);
+        assert_int_equal(bed_run(e, &p, again), 32);
         assert_memory_equal(fresh, again, sizeof fresh);
     }
     free(fixed);
@@ -144,25 +145,25 @@ static void a_cancelled_lane_leaves_no_trace(void **state) {
 
 static void a_deadline_ends_a_request(void **state) {
     (void)state;
-    struct engine *e = open_engine((struct engine_options){.parallel = 1});
-    int32_t *prompt = make_prompt(20, 3);
-    struct request_params p = params_of(prompt, 20, 1900);
-    p.deadline_ns = clock_ns() + SECOND / 5;
-    struct request *running = submit(e, &p), *waiting = submit(e, &p);
-    assert_int_equal(wait_done(waiting).finish, FINISH_DEADLINE);
-    enum finish f = wait_done(running).finish;
+    struct engine *e = bed_open((struct engine_options){.parallel = 1});
+    int32_t *prompt = bed_prompt(20, 3);
+    struct request_params p = bed_params(prompt, 20, 1900);
+    p.deadline_ns = clock_ns() + BED_SECOND / 5;
+    struct request *running = bed_submit(e, &p), *waiting = bed_submit(e, &p);
+    assert_int_equal(bed_wait_done(waiting).finish, FINISH_DEADLINE);
+    enum finish f = bed_wait_done(running).finish;
     assert_true(f == FINISH_DEADLINE || f == FINISH_LENGTH);
     request_free(running);
     request_free(waiting);
-    wait_counts_idle(e);
+    bed_wait_idle(e);
     free(prompt);
     engine_free(e);
 }
 
 static void what_can_never_be_served_is_refused(void **state) {
     (void)state;
-    struct engine *e = open_engine((struct engine_options){.context = 300});
-    int32_t *prompt = make_prompt(400, 3), ids[300];
+    struct engine *e = bed_open((struct engine_options){.context = 300});
+    int32_t *prompt = bed_prompt(400, 3), ids[300];
     struct request *r = NULL;
     struct error error;
     static const struct {
@@ -173,14 +174,14 @@ static void what_can_never_be_served_is_refused(void **state) {
                  {400, 1, STATUS_LIMIT},       {300, -1, STATUS_LIMIT},  {100, INT32_MAX, STATUS_LIMIT},
                  {1, INT64_MAX, STATUS_LIMIT}, {1, 0, STATUS_INVALID},   {100, 4294967296, STATUS_LIMIT}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct request_params p = params_of(prompt, cases[i].n_prompt, cases[i].max_tokens);
+        struct request_params p = bed_params(prompt, cases[i].n_prompt, cases[i].max_tokens);
         assert_int_equal(engine_submit(e, &p, &r, &error), cases[i].want);
     }
-    struct request_params p = params_of(prompt, 299, 1); // prompt + reply == context is accepted
-    assert_int_equal(run_alone(e, &p, ids), 1);
-    p = params_of(prompt, 290, -1);
-    assert_int_equal(run_alone(e, &p, ids), 10);
-    prompt[5] = REQUESTS_VOCAB;
+    struct request_params p = bed_params(prompt, 299, 1); // prompt + reply == context is accepted
+    assert_int_equal(bed_run(e, &p, ids), 1);
+    p = bed_params(prompt, 290, -1);
+    assert_int_equal(bed_run(e, &p, ids), 10);
+    prompt[5] = BED_VOCAB;
     assert_int_equal(engine_submit(e, &p, &r, &error), STATUS_INVALID);
     prompt[5] = -1;
     assert_int_equal(engine_submit(e, &p, &r, &error), STATUS_INVALID);
@@ -190,17 +191,17 @@ static void what_can_never_be_served_is_refused(void **state) {
 
 static void a_full_queue_refuses_and_recovers(void **state) {
     (void)state;
-    struct engine *e = open_engine((struct engine_options){.parallel = 1, .queue = 2});
-    int32_t *prompt = make_prompt(20, 3), ids[32];
-    struct request_params p = params_of(prompt, 20, 1900);
+    struct engine *e = bed_open((struct engine_options){.parallel = 1, .queue = 2});
+    int32_t *prompt = bed_prompt(20, 3), ids[32];
+    struct request_params p = bed_params(prompt, 20, 1900);
     struct request *r[3], *refused = NULL;
     struct error error;
-    for (int i = 0; i < 3; i++) r[i] = submit(e, &p);
+    for (int i = 0; i < 3; i++) r[i] = bed_submit(e, &p);
     assert_int_equal(engine_submit(e, &p, &refused, &error), STATUS_BUSY);
     for (int i = 0; i < 3; i++) request_free(r[i]);
-    wait_counts_idle(e);
+    bed_wait_idle(e);
     p.max_tokens = 8;
-    assert_int_equal(run_alone(e, &p, ids), 8);
+    assert_int_equal(bed_run(e, &p, ids), 8);
     engine_drain(e);
     assert_int_equal(engine_submit(e, &p, &refused, &error), STATUS_BUSY);
     free(prompt);
@@ -209,12 +210,12 @@ static void a_full_queue_refuses_and_recovers(void **state) {
 
 static void the_engine_ends_with_requests_alive(void **state) {
     (void)state;
-    struct engine *e = open_engine((struct engine_options){.parallel = 2});
-    int32_t *prompt = make_prompt(200, 3);
-    struct request_params p = params_of(prompt, 200, 1500);
+    struct engine *e = bed_open((struct engine_options){.parallel = 2});
+    int32_t *prompt = bed_prompt(200, 3);
+    struct request_params p = bed_params(prompt, 200, 1500);
     struct request *r[5];
-    for (int i = 0; i < 5; i++) r[i] = submit(e, &p);
-    wait_tokens(r[0], 2);
+    for (int i = 0; i < 5; i++) r[i] = bed_submit(e, &p);
+    bed_wait_tokens(r[0], 2);
     engine_free(e);
     for (int i = 0; i < 5; i++) {
         struct request_view v;
@@ -227,23 +228,23 @@ static void the_engine_ends_with_requests_alive(void **state) {
 
 static void bias_and_eos_are_kept_to(void **state) {
     (void)state;
-    struct engine *e = open_engine((struct engine_options){0});
-    int32_t *prompt = make_prompt(30, 6), ids[32];
-    struct request_params p = params_of(prompt, 30, 32);
+    struct engine *e = bed_open((struct engine_options){0});
+    int32_t *prompt = bed_prompt(30, 6), ids[32];
+    struct request_params p = bed_params(prompt, 30, 32);
     struct draw_bias bias = {.id = 77, .bias = 100};
     p.draw.bias = &bias;
     p.draw.n_bias = 1;
-    run_alone(e, &p, ids);
+    bed_run(e, &p, ids);
     for (int i = 0; i < 32; i++) assert_int_equal(ids[i], 77);
     bias.id = 1; // the fixture's end of text
     p.ignore_eos = false;
-    struct request *r = submit(e, &p);
-    struct request_view v = wait_done(r);
+    struct request *r = bed_submit(e, &p);
+    struct request_view v = bed_wait_done(r);
     assert_int_equal(v.n_tokens, 1);
     assert_true(v.ended_by_eos);
     assert_int_equal(v.finish, FINISH_STOP);
     request_free(r);
-    bias.id = REQUESTS_VOCAB;
+    bias.id = BED_VOCAB;
     struct error error;
     assert_int_equal(engine_submit(e, &p, &r, &error), STATUS_INVALID);
     free(prompt);
@@ -252,12 +253,12 @@ static void bias_and_eos_are_kept_to(void **state) {
 
 static void log_probabilities_are_of_the_model(void **state) {
     (void)state;
-    struct engine *e = open_engine((struct engine_options){0});
-    int32_t *prompt = make_prompt(30, 7);
-    struct request_params p = params_of(prompt, 30, 8);
+    struct engine *e = bed_open((struct engine_options){0});
+    int32_t *prompt = bed_prompt(30, 7);
+    struct request_params p = bed_params(prompt, 30, 8);
     p.draw.n_top = 5;
-    struct request *r = submit(e, &p);
-    struct request_view v = wait_done(r);
+    struct request *r = bed_submit(e, &p);
+    struct request_view v = bed_wait_done(r);
     for (int32_t i = 0; i < v.n_tokens; i++) {
         const struct draw_top *top = request_tops(r) + i * 5;
         assert_int_equal(top[0].id, request_tokens(r)[i].id); // greedy
@@ -272,7 +273,7 @@ static void log_probabilities_are_of_the_model(void **state) {
 static void bad_options_are_refused(void **state) {
     (void)state;
     struct engine_options good = {
-        .model_dir = REQUESTS_MODEL, .device = requests_device(), .parallel = 1, .queue = 4, .max_tokens = 8};
+        .model_dir = BED_MODEL, .device = bed_device(), .parallel = 1, .queue = 4, .max_tokens = 8};
     struct engine *e = NULL;
     struct error error;
     struct engine_options o = good;
@@ -288,7 +289,7 @@ static void bad_options_are_refused(void **state) {
 }
 
 int main(void) {
-    if (!requests_open_device()) return 77;
+    if (!bed_start()) return BED_SKIP;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(concurrent_equals_solo),
         cmocka_unit_test(seeds_decide_and_a_resend_repeats),
@@ -304,6 +305,6 @@ int main(void) {
         cmocka_unit_test(bad_options_are_refused),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    requests_close_device();
+    bed_stop();
     return failed;
 }
