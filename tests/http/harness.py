@@ -92,6 +92,14 @@ class Server:
     def post(self, path, body, headers=()):
         return self.ask("POST", path, body, headers)
 
+    def begin(self, path, body):
+        """Sends a request and reads nothing: the connection."""
+        data = json.dumps(body).encode()
+        s = self.connect()
+        s.sendall(f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+                  f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        return s
+
     def events(self, path, body):
         """The data of a stream's events, without [DONE], which must be the last one."""
         status, headers, text = self.post(path, {**body, "stream": True})
