@@ -123,7 +123,7 @@ static void the_background_lets_others_pass(void **state) {
 static int64_t cpu_ns(void) {
     struct timespec ts;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
-    return ts.tv_sec * SECOND + ts.tv_nsec;
+    return ts.tv_sec * BED_SECOND + ts.tv_nsec;
 }
 
 static void an_idle_engine_sleeps(void **state) {
@@ -133,10 +133,10 @@ static void an_idle_engine_sleeps(void **state) {
     struct request_params p = bed_params(prompt, 10, 4);
     bed_run(e, &p, ids);
     bed_wait_idle(e);
-    clock_sleep_ns(SECOND / 20); // for threads to fall asleep
+    clock_sleep_ns(BED_SECOND / 20); // for threads to fall asleep
     int64_t start = cpu_ns();
-    clock_sleep_ns(SECOND / 2);
-    assert_true(cpu_ns() - start < SECOND / 20);
+    clock_sleep_ns(BED_SECOND / 2);
+    assert_true(cpu_ns() - start < BED_SECOND / 20);
     free(prompt);
     engine_free(e);
 }
