@@ -29,7 +29,7 @@ struct ledger_settings {
     int64_t expect_wait_ns; // how long a claim waits for a prefix that another lane computes
 };
 
-// Pages that hold `rows` rows of prompt and reply and one more round; no overflow for rows >= 0.
+// Pages that hold `rows` rows of prompt and reply and one more round. No overflow while their sum is an int64_t.
 int64_t ledger_pages_for(int64_t rows, int32_t max_window, int32_t page_rows);
 
 // STATUS_LIMIT where the pool cannot hold what is set aside or all windows: a plan that was not followed.
