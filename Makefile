@@ -10,15 +10,20 @@ CC := gcc
 endif
 
 # A layer may use those before it (tools/layers.sh checks the includes).
-LAYERS := base format ops cpu cuda memory model engine gate server cli
+LAYERS := base format ops cpu cuda memory model engine gate server hub cli
 
 WARN    := -Wall -Wextra -Wshadow -Werror -Wstrict-prototypes -Wmissing-prototypes -Wvla
 CFLAGS  += -std=c17 -D_GNU_SOURCE -Isrc -I. $(WARN) -fno-math-errno -ffp-contract=off -fno-common -pthread -DTF_VERSION='"$(VERSION)"'
-LDLIBS  := -lmicrohttpd -ljansson -lutf8proc -lpcre2-8 -lxxhash -lcrypto -ledit -lpthread -lm
+LDLIBS  := -lmicrohttpd -ljansson -lutf8proc -lpcre2-8 -lxxhash -lcrypto -lcurl -ledit -lpthread -lm
+CURL    := 1
+# libcurl has no static archive that links without a dozen others: what is carried elsewhere does not download.
 ifeq ($(STATIC),1)
+CURL    := 0
 LDLIBS  := -Wl,-Bstatic -lmicrohttpd -ljansson -lutf8proc -lpcre2-8 -lxxhash -lcrypto -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic \
            -lgnutls -lpthread -ldl -lm
 endif
+
+CFLAGS  += -DTF_CURL=$(CURL)
 
 FLAGS_release := -O2 -g
 FLAGS_debug   := -O0 -g3 -DTF_DEBUG

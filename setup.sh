@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")"
 
 build_packages="gcc libc6-dev make libmicrohttpd-dev libjansson-dev libutf8proc-dev libpcre2-dev libxxhash-dev
-    libssl-dev libedit-dev libcmocka-dev"
+    libssl-dev libcurl4-openssl-dev libedit-dev libcmocka-dev"
 # A|B: whichever this release has. The compiler of the fuzzers brings its run-time library in a package of its own.
 test_packages="python3 python3-venv ca-certificates curl jq xz-utils clang-14|clang clang-format-14|clang-format
     libclang-rt-14-dev|libclang-rt-dev"
@@ -38,6 +38,7 @@ headers_are_there() {
 #include <pcre2.h>
 #include <xxhash.h>
 #include <openssl/sha.h>
+#include <curl/curl.h>
 #include <histedit.h>
 #include <stdarg.h>
 #include <stddef.h>

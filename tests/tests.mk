@@ -45,7 +45,7 @@ endef
 $(foreach f,$(FUZZ_SOURCES),$(eval $(call fuzz_rules,$(patsubst fuzz_%,%,$(basename $(notdir $f))),$(call fuzz_layer,$f))))
 
 # ---- kinds ----
-TEST_KINDS := style host asan tsan golden kernel-contract python http fuzz
+TEST_KINDS := style host asan tsan golden kernel-contract python http pull-security fuzz
 JOBS       := $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTHON     := $(or $(wildcard .venv/bin/python),python3)
 # A sanitizer's build folder: beside the usual one, or beside the O that was given.
@@ -59,6 +59,7 @@ HOST_TESTS   := $(call programs,$(HOST_SOURCES))
 TSAN_TESTS   := $(call programs,$(filter tests/base/% tests/engine/% tests/server/%,$(HOST_SOURCES)))
 GOLDEN_TESTS := $(call programs,$(filter-out $(HOST_SOURCES),$(TEST_SOURCES))) $(sort $(wildcard tests/golden/test_*.py tests/golden/test_*.sh))
 HTTP_TESTS   := $(wildcard tests/http/run.sh) $(sort $(wildcard tests/http/test_*.py tests/http/test_*.sh))
+PULL_TESTS   := $(sort $(wildcard tests/pull/test_*.py))
 PYTHON_TESTS := $(foreach l,$(LAYERS) tools,$(sort $(wildcard tests/$l/test_*.py)))
 DRIVERS      := $(call programs,$(DRIVER_SOURCES))
 scripts       = $(filter %.py %.sh,$1)
@@ -110,6 +111,10 @@ test-python:
 test-http:
 	$(call build_all,build/tokenfold)
 	$(call run_kind,http) $(HTTP_TESTS)
+
+test-pull-security:
+	$(call build_all,build/tokenfold)
+	$(call run_kind,pull-security) $(PULL_TESTS)
 
 # The corpora are replayed under the address sanitizer, without libFuzzer.
 test-fuzz:

@@ -14,9 +14,10 @@ may_include() {
     engine) echo base ops memory model format/tokenizer.h format/detokenizer.h format/stopper.h ;;
     gate) echo base ops format model engine memory ;;
     server) echo base format engine ;;
-    cli | bench) echo base ops format cpu cuda memory model engine gate server cli ;;
+    hub) echo base format ;;
+    cli | bench) echo base ops format cpu cuda memory model engine gate server hub cli ;;
     check) echo base ops cpu/device_cpu.h cuda/device.h cuda/device_cuda.h ;;
-    tests) echo base ops format cpu cuda memory model engine gate server cli check tests ;;
+    tests) echo base ops format cpu cuda memory model engine gate server hub cli check tests ;;
     esac
 }
 
@@ -26,9 +27,10 @@ may_use() {
     cuda*.h | cublas*.h | mma.h) echo cuda ;;
     microhttpd.h) echo server ;;
     histedit.h | editline/*) echo cli ;;
-    jansson.h) echo format model gate server cli bench tests ;;
+    jansson.h) echo format model gate server hub cli bench tests ;;
+    curl/*) echo hub ;;
     pcre2.h | utf8proc.h) echo format tests ;;
-    openssl/*) echo format engine server cli bench tests ;;
+    openssl/*) echo format engine server hub cli bench tests ;;
     xxhash.h) echo format memory engine tests ;;
     cmocka.h) echo tests ;;
     *) echo any ;;

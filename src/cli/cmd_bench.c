@@ -228,11 +228,7 @@ int cmd_bench(int argc, char **argv) {
         fprintf(stderr, "tokenfold: bench takes one MODEL at most\n");
         return EXIT_USAGE;
     }
-    enum status s = STATUS_OK;
-    if (o.n_args == 1)
-        dir = o.args[0];
-    else
-        s = options_default_model(&dir, &e);
+    enum status s = options_find_model(o.n_args == 1 ? o.args[0] : NULL, &dir, &e);
     if (s == STATUS_OK) s = run_bench(&o, dir, &e);
     if (s == STATUS_OK) return 0;
     fprintf(stderr, "tokenfold: %s\n", e.text);

@@ -181,11 +181,7 @@ int cmd_chat(int argc, char **argv) {
         return EXIT_USAGE;
     }
     struct chat c = {.options = &o, .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
-    enum status s = STATUS_OK;
-    if (o.n_args == 1)
-        dir = o.args[0];
-    else
-        s = options_default_model(&dir, &e);
+    enum status s = options_find_model(o.n_args == 1 ? o.args[0] : NULL, &dir, &e);
     if (s == STATUS_OK) s = open_chat(&c, dir, &e);
     if (s == STATUS_OK) {
         struct sigaction action = {.sa_handler = on_interrupt};

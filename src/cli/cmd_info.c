@@ -258,7 +258,7 @@ int cmd_info(int argc, char **argv) {
     }
     struct info i = {.dir = o.n_args ? o.args[0] : NULL};
     struct error e;
-    enum status status = i.dir ? STATUS_OK : options_default_model(&i.dir, &e);
+    enum status status = options_find_model(i.dir, &i.dir, &e);
     if (!status) status = read_info(&i, &e);
     if (!status && o.json) status = print_json(&i, &e);
     if (!status && !o.json) print_text(&i);

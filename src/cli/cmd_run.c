@@ -239,7 +239,7 @@ int cmd_run(int argc, char **argv) {
     struct run r = {.options = &o};
     enum status st = read_arguments(&r, &e);
     bool usage = st == STATUS_INVALID;
-    if (st == STATUS_OK && r.dir == NULL) st = options_default_model(&r.dir, &e);
+    if (st == STATUS_OK) st = options_find_model(r.dir, &r.dir, &e);
     if (st == STATUS_OK && (r.text != NULL || o.max_tokens != 0)) st = run_engine(&r, &e);
     if (st == STATUS_OK && o.logits != NULL) st = run_logits(&r, &e);
     token_list_free(&r.prompt);

@@ -156,8 +156,10 @@ int cmd_serve(int argc, char **argv) {
         fprintf(stderr, "tokenfold: serve takes one MODEL at most\n");
         return EXIT_USAGE;
     }
-    struct serve s = {.options = &o, .dir = o.n_args == 1 ? o.args[0] : NULL};
-    enum status status = s.dir != NULL ? STATUS_OK : options_default_model(&s.dir, &e);
+    const char *named = o.n_args == 1 ? o.args[0] : NULL;
+    struct serve s = {.options = &o};
+    enum status status = options_find_model(named, &s.dir, &e);
+    if (status == STATUS_OK && o.name == NULL && named != NULL && s.dir != named) o.name = named; // ORG/NAME
     if (status == STATUS_OK) status = open_engine(&s, &e);
     if (status == STATUS_OK) status = open_server(&s, &e);
     if (status == STATUS_OK) {

@@ -18,6 +18,8 @@ static const struct verb_entry {
     {"gate", cmd_gate, VERB_GATE, "[SUITE] [MODEL]", "proves that settings and company change no token"},
     {"synth", cmd_synth, VERB_SYNTH, "SHAPE DIR", "a checkpoint of a real shape with random weights"},
     {"profiles", cmd_profiles, 0, "", "the settings that come from the environment"},
+    {"models", cmd_models, VERB_MODELS, "", "the checkpoints that are here, in models/ and Hugging Face's cache"},
+    {"pull", cmd_pull, VERB_PULL, "REPO[@REV]...", "a verified download from the Hugging Face hub or a mirror"},
     {"version", cmd_version, 0, "", "version, compiler, backends"},
 };
 
@@ -30,8 +32,8 @@ static const struct verb_entry *find(const char *name) {
 }
 
 static int unknown(const char *name) {
-    static const char *const planned[] = {"plan", "models", "pull"};
-    for (int i = 0; i < 3; i++)
+    static const char *const planned[] = {"plan"};
+    for (int i = 0; i < 1; i++)
         if (strcmp(name, planned[i]) == 0) {
             fprintf(stderr, "tokenfold: %s is not built yet\n", name);
             return EXIT_USAGE;

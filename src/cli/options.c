@@ -80,7 +80,7 @@ static const struct flag flags[] = {
      .help = "precision (auto: bf16; int8 is faster and less exact)"},
     {"kv-dtype", CHOICE, AT(kv_dtype), MODEL, .choices = "bf16|fp8",
      .help = "keys and values (bf16; fp32 with --compute fp32)"},
-    {"no-progress", SET, AT(no_progress), MODEL, .help = "no progress bar"},
+    {"no-progress", SET, AT(no_progress), MODEL | VERB_PULL, .help = "no progress bar"},
 
     {"temperature", REAL, AT(temperature), SAMPLING, 0, 100, .value = "F",
      .help = "0 takes the likeliest token (generation_config.json)"},
@@ -99,7 +99,7 @@ static const struct flag flags[] = {
 
     {"tokens", TEXT, AT(tokens), VERB_RUN, .value = "5,6,7",
      .help = "the prompt as ids; ids are printed instead of text"},
-    {"json", SET, AT(json), VERB_RUN | VERB_INFO | VERB_BENCH, .help = "print one JSON object"},
+    {"json", SET, AT(json), VERB_RUN | VERB_INFO | VERB_BENCH | VERB_MODELS, .help = "print one JSON object"},
     {"logits", TEXT, AT(logits), VERB_RUN, .value = "FILE", .help = "write the prompt rows' logits as safetensors"},
     {"pass-rows", INTEGER, AT(pass_rows), VERB_RUN | VERB_BENCH, 64, 4096, .value = "N",
      .help = "rows of a prompt pass, a multiple of 64"},
@@ -112,6 +112,9 @@ static const struct flag flags[] = {
     {"budget", REAL, AT(budget_s), VERB_GATE, 1, 1e6, .value = "SECONDS",
      .help = "pairs of settings first, as far as the time goes"},
     {"fresh", SET, AT(fresh), VERB_GATE, .help = "a server of its own for each arm"},
+    {"verify", SET, AT(verify), VERB_PULL, .help = "read again what is there already, and bring what is damaged"},
+    {"retries", INTEGER, AT(retries), VERB_PULL, 0, 1000, .value = "N",
+     .help = "tries in a row that bring nothing, before giving up (5)"},
     {"headers-only", SET, AT(headers_only), VERB_SYNTH, .help = "leave the weights' bytes a hole in the file"},
 
     {"no-drafts", NOT_BUILT, NO_VALUE, MODEL, .help = "plain decoding (drafting is not built yet)"},
@@ -138,6 +141,7 @@ static void set_defaults(struct options *o, enum verb verb) {
         .queue = 256,
         .drain_seconds = 30,
         .repeats = 3,
+        .retries = 5,
         .backend = "auto",
         .compute = "auto",
         .kv_dtype = "bf16",

@@ -20,7 +20,9 @@ enum verb {
     VERB_BENCH = 8,
     VERB_INFO = 16,
     VERB_SYNTH = 32,
-    VERB_GATE = 128
+    VERB_GATE = 128,
+    VERB_PULL = 4096,
+    VERB_MODELS = 8192
 };
 
 struct options_list {
@@ -67,6 +69,8 @@ struct options {
     const char *share_prefixes; // "all" or "per-key"
     bool controls, fresh;       // of gate
     double budget_s;            // of gate; 0: none
+    bool verify;                // pull: read again what is there
+    int64_t retries;
 };
 
 // Reads argv, whose first entry is the verb's name. False when the program is to end with *exit_code: after an error,
@@ -78,8 +82,11 @@ void options_print_flags(enum verb verb); // to stdout
 // A number of bytes: "8GiB", "1.5G" (powers of 1024), "500MB" (powers of 1000), "1000000".
 bool options_parse_size(const char *text, int64_t *bytes);
 
-// The folder to use when none was named: the small model that ships with the project.
-enum status options_default_model(const char **dir, struct error *e);
+// The checkpoint's folder. named is a folder, or ORG/NAME or ORG/NAME@REVISION of one in Hugging Face's cache, or NULL:
+// the small model that ships with the project. *dir is valid until the next call.
+enum status options_find_model(const char *named, const char **dir, struct error *e);
+// The folder that the project's own models are in; NULL when there is none. Valid until the next call.
+const char *options_models_folder(void);
 
 // Opens the device that --backend, --compute and --threads ask for; what `auto` means depends on the checkpoint in dir.
 enum status options_open_device(const struct options *o, const char *dir, struct device **out, struct error *e);

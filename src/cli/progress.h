@@ -7,4 +7,7 @@
 // Fits engine_options.progress; context is the word shown before the bar, NULL for "loading".
 void progress_show(void *context, int64_t bytes_done, int64_t bytes_total);
 
+// Wipes the bar off the line, so that a sentence can be printed there; the next call draws it anew.
+void progress_clear(void);
+
 #endif

@@ -5,6 +5,7 @@
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cpu/device_cpu.h"
+#include "hub/cache.h"
 #include "memory/plan.h"
 #include "model/model.h"
 #include <limits.h>
@@ -13,33 +14,55 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEFAULT_MODEL      "models/fold-s"
+#define DEFAULT_MODEL      "fold-s"
 #define DEFAULT_MAX_TOKENS 8192
 
 // Beside the working directory's models/, those beside build/, where the program itself lies.
-enum status options_default_model(const char **dir, struct error *e) {
-    static char beside[PATH_MAX + sizeof DEFAULT_MODEL + 8];
-    if (access(DEFAULT_MODEL "/config.json", R_OK) == 0) {
-        *dir = DEFAULT_MODEL;
-        return STATUS_OK;
-    }
+const char *options_models_folder(void) {
+    static char beside[PATH_MAX + 64];
+    if (access("models/" DEFAULT_MODEL "/config.json", R_OK) == 0) return "models";
     char program[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     for (int up = 0; n > 0 && up < 3; up++) {
         while (n > 0 && program[n - 1] != '/') n--;
         program[n > 0 ? --n : 0] = 0;
-        snprintf(beside, sizeof beside, "%s/%s", program, DEFAULT_MODEL);
-        char config[sizeof beside + 16];
-        snprintf(config, sizeof config, "%s/config.json", beside);
-        if (access(config, R_OK) == 0) {
-            *dir = beside;
-            return STATUS_OK;
-        }
+        char config[sizeof beside + 64];
+        snprintf(beside, sizeof beside, "%s/models", program);
+        snprintf(config, sizeof config, "%s/" DEFAULT_MODEL "/config.json", beside);
+        if (access(config, R_OK) == 0) return beside;
     }
-    return error_set(
-        e, STATUS_NOT_FOUND,
-        "no MODEL was named, and there is no %s: name a checkpoint's folder, or make one with tokenfold synth",
-        DEFAULT_MODEL);
+    return NULL;
+}
+
+// In a cache that other programs fill too.
+static enum status find_in_cache(const char *named, const char **dir, struct error *e) {
+    static char path[HUB_PATH_BYTES];
+    char cache[HUB_PATH_BYTES];
+    struct hub_name name;
+    if (hub_name_read(named, &name, NULL) != STATUS_OK)
+        return error_set(e, STATUS_NOT_FOUND, "there is no folder %s", named);
+    enum status st = hub_cache_folder(cache, e);
+    if (st == STATUS_OK) st = hub_cache_find(cache, &name, path, e);
+    if (st == STATUS_OK) *dir = path;
+    return st;
+}
+
+enum status options_find_model(const char *named, const char **dir, struct error *e) {
+    static char path[PATH_MAX + 128];
+    if (named != NULL) {
+        if (access(named, F_OK) != 0) return find_in_cache(named, dir, e);
+        *dir = named;
+        return STATUS_OK;
+    }
+    const char *folder = options_models_folder();
+    if (folder == NULL)
+        return error_set(
+            e, STATUS_NOT_FOUND,
+            "no MODEL was named, and there is no models/" DEFAULT_MODEL
+            ": name a checkpoint's folder, pull one with tokenfold pull, or make one with tokenfold synth");
+    snprintf(path, sizeof path, "%s/" DEFAULT_MODEL, folder);
+    *dir = path;
+    return STATUS_OK;
 }
 
 static enum compute compute_of(const char *name) {
