@@ -133,6 +133,9 @@ $O/bench/peak_%.o: bench/peak_%.c $O/flags
 $O/%.o: %.c $O/flags
 	$(call compile)
 
+# Its files are part of the program.
+$O/src/server/page.o: $(wildcard src/server/page/*)
+
 $O/src/cuda/%.o: src/cuda/%.cu $O/flags
 	@mkdir -p $(@D) && echo "  nvcc  $<"
 	@$(NVCC) $(NVCCFLAGS) -gencode arch=compute_90,code=sm_90 -MMD -MP -MF $(@:.o=.d) -c -o $@ $<

@@ -54,6 +54,8 @@ bool exchange_is_gone(const struct exchange *x);
 // Each answers; only the first answer counts.
 void exchange_send_json(struct exchange *x, unsigned status, struct buffer *json);  // takes the buffer's bytes
 void exchange_send_text(struct exchange *x, struct buffer *text, const char *type); // the same, of another type
+// A part of the program itself, which is not copied; browsers are told to run and load nothing else.
+void exchange_send_file(struct exchange *x, const char *type, const char *data, size_t n);
 void exchange_send_error(struct exchange *x, const struct api_error *e);
 void exchange_send_stream(struct exchange *x, struct generation *g); // takes g
 

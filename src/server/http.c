@@ -254,6 +254,21 @@ void exchange_send_json(struct exchange *x, unsigned status, struct buffer *json
 
 void exchange_send_text(struct exchange *x, struct buffer *text, const char *type) { send_text(x, 200, text, type); }
 
+void exchange_send_file(struct exchange *x, const char *type, const char *data, size_t n) {
+    static const char policy[] = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+                                 "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+                                 "require-trusted-types-for 'script'; trusted-types 'none'";
+    struct MHD_Response *response = MHD_create_response_from_buffer(n, (void *)data, MHD_RESPMEM_PERSISTENT);
+    if (response != NULL) {
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+        MHD_add_response_header(response, "Content-Security-Policy", policy);
+        MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+        MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
+    }
+    send_response(x, 200, response);
+}
+
 static enum MHD_Result answer_refused(struct exchange *x) {
     exchange_send_error(x, &x->error);
     return x->stage == STAGE_ANSWERED ? MHD_YES : MHD_NO;

@@ -18,11 +18,12 @@ static const struct route routes[] = {
     {"/health", "GET", route_health, true},
     {"/metrics", "GET", route_metrics, false},
     {"/props", "GET", route_props, false},
+    {"/", "GET", route_page, true},
+    {"/page.css", "GET", route_page_css, true},
+    {"/page.js", "GET", route_page_js, true},
 };
 static const struct route model_route = {MODEL_PREFIX, "GET", route_model, false};
 static const struct route options_route = {NULL, "OPTIONS", route_options, true};
-
-static const char *const not_built[] = {"/"};
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
@@ -60,8 +61,6 @@ static const struct route *find_similar(const char *path) {
 }
 
 static bool refuse_path(const char *path, struct api_error *e) {
-    for (size_t i = 0; i < COUNT(not_built); i++)
-        if (strcmp(path, not_built[i]) == 0) return api_refuse(e, 404, "not_built", "%s is not built yet", path);
     const struct route *similar = find_similar(path);
     if (similar != NULL)
         return api_refuse(e, 404, "unknown_route", "this server has no such route; did you mean %s?", similar->path);

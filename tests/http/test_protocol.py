@@ -28,8 +28,6 @@ def test_paths(server):  # C07
                         ("/v1/v1/chat/completions", "/v1/chat/completions"), ("/completions", "/v1/completions")):
         for method in ("GET", "POST"):
             assert right in refused(server.ask(method, path), 404)["message"], path
-    for path in ("/",):
-        assert "not built yet" in refused(server.ask("GET", path), 404)["message"]
     refused(server.ask("GET", "/v1/chat/completions"), 405)
     refused(server.ask("DELETE", "/v1/models"), 405)
 

@@ -74,7 +74,7 @@ static void test_paths(void **state) { // C07
     expect_error("POST", "/v1/responses", "{}", 400, NULL, "/input is missing");
     expect_error("POST", "/v1//messages/", "{}", 400, NULL, "/messages is missing");
     expect_error("POST", "/v1/messages/count_tokens", "{}", 400, NULL, "/messages is missing");
-    expect_error("GET", "/", NULL, 404, "not_built", NULL);
+    expect_error("POST", "/", "{}", 405, "method_not_allowed", NULL);
 }
 
 static void test_methods(void **state) {
