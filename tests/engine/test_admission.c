@@ -138,12 +138,14 @@ static void the_foreground_goes_first(void **state) {
     p.priority = 1;
     struct request *background = bed_submit(e, &p);
     p.priority = 0;
+    p.max_tokens = 1900; // still runs when it is looked at, however slow this thread is
     struct request *foreground = bed_submit(e, &p);
     bed_wait_tokens(foreground, 1);
     struct request_view v;
     request_wait(background, 0, REQUEST_WAITING, 0, &v);
     assert_int_equal(v.state, REQUEST_WAITING);
     assert_non_null(v.waiting_for);
+    request_cancel(foreground);
     bed_wait_done(background);
     request_free(running);
     request_free(background);
