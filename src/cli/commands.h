@@ -8,7 +8,7 @@
 
 typedef int command_fn(int argc, char **argv);
 
-command_fn cmd_serve, cmd_chat, cmd_run, cmd_info, cmd_synth, cmd_bench, cmd_gate, cmd_models, cmd_pull, cmd_profiles,
-    cmd_version;
+command_fn cmd_serve, cmd_chat, cmd_run, cmd_info, cmd_synth, cmd_bench, cmd_plan, cmd_gate, cmd_models, cmd_pull,
+    cmd_profiles, cmd_version;
 
 #endif

@@ -22,7 +22,7 @@ enum kind {
 };
 
 // Flags that belong together.
-#define MODEL    (VERB_SERVE | VERB_CHAT | VERB_RUN | VERB_BENCH | VERB_GATE)
+#define MODEL    (VERB_SERVE | VERB_CHAT | VERB_RUN | VERB_BENCH | VERB_GATE | VERB_PLAN)
 #define SAMPLING (VERB_SERVE | VERB_CHAT | VERB_RUN)
 
 struct flag {
@@ -67,10 +67,11 @@ static const struct flag flags[] = {
     {"context", INTEGER, AT(context), MODEL, 1, 262144, .value = "N",
      .help = "longest prompt + reply (what checkpoint and memory allow)"},
     {"max-tokens", INTEGER, AT(max_tokens), MODEL, 0, 262144, .value = "N", .help = "longest reply (8192)"},
-    {"parallel", INTEGER, AT(parallel), VERB_SERVE | VERB_BENCH, 1, 4096, .value = "N", .help = "streams at once (4)"},
+    {"parallel", INTEGER, AT(parallel), VERB_SERVE | VERB_BENCH | VERB_PLAN, 1, 4096, .value = "N",
+     .help = "streams at once (4)"},
     {"memory", SIZE, AT(memory_bytes), MODEL, .value = "SIZE", .help = "cap on all memory taken"},
     {"kv-memory", SIZE, AT(kv_memory_bytes), MODEL, .value = "SIZE", .help = "cap on the memory of streams"},
-    {"prompt-cache-gib", REAL, AT(cache_gib), VERB_SERVE | VERB_CHAT, 0, 65536, .value = "N",
+    {"prompt-cache-gib", REAL, AT(cache_gib), VERB_SERVE | VERB_CHAT | VERB_PLAN, 0, 65536, .value = "N",
      .help = "host memory for what later prompts may go on from; 0: none (8, or a quarter of what is left)"},
     {"share-prefixes", CHOICE, AT(share_prefixes), VERB_SERVE, .choices = "all|per-key",
      .help = "who may go on from whose prompts (all)"},
@@ -99,7 +100,8 @@ static const struct flag flags[] = {
 
     {"tokens", TEXT, AT(tokens), VERB_RUN, .value = "5,6,7",
      .help = "the prompt as ids; ids are printed instead of text"},
-    {"json", SET, AT(json), VERB_RUN | VERB_INFO | VERB_BENCH | VERB_MODELS, .help = "print one JSON object"},
+    {"json", SET, AT(json), VERB_RUN | VERB_INFO | VERB_BENCH | VERB_MODELS | VERB_PLAN,
+     .help = "print one JSON object"},
     {"logits", TEXT, AT(logits), VERB_RUN, .value = "FILE", .help = "write the prompt rows' logits as safetensors"},
     {"pass-rows", INTEGER, AT(pass_rows), VERB_RUN | VERB_BENCH, 64, 4096, .value = "N",
      .help = "rows of a prompt pass, a multiple of 64"},
@@ -112,6 +114,7 @@ static const struct flag flags[] = {
     {"budget", REAL, AT(budget_s), VERB_GATE, 1, 1e6, .value = "SECONDS",
      .help = "pairs of settings first, as far as the time goes"},
     {"fresh", SET, AT(fresh), VERB_GATE, .help = "a server of its own for each arm"},
+    {"check", SET, AT(check), VERB_PLAN, .help = "load the model and compare with what is really taken"},
     {"verify", SET, AT(verify), VERB_PULL, .help = "read again what is there already, and bring what is damaged"},
     {"retries", INTEGER, AT(retries), VERB_PULL, 0, 1000, .value = "N",
      .help = "tries in a row that bring nothing, before giving up (5)"},

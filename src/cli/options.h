@@ -21,6 +21,7 @@ enum verb {
     VERB_INFO = 16,
     VERB_SYNTH = 32,
     VERB_GATE = 128,
+    VERB_PLAN = 256,
     VERB_PULL = 4096,
     VERB_MODELS = 8192
 };
@@ -69,6 +70,7 @@ struct options {
     const char *share_prefixes; // "all" or "per-key"
     bool controls, fresh;       // of gate
     double budget_s;            // of gate; 0: none
+    bool check;                 // of plan
     bool verify;                // pull: read again what is there
     int64_t retries;
 };
@@ -96,6 +98,11 @@ enum dtype options_kv(const struct options *o, const struct device *d);
 
 // Everything of engine_options that flags decide.
 struct engine_options options_for_engine(const struct options *o);
+
+// What the environment says of pages, sharing and gates, for the model in dir on a device that only has to tell its
+// memory; into *engine, and as it is into *profile.
+enum status options_read_profile(const struct options *o, const char *dir, struct device *d,
+                                 struct engine_options *engine, struct profile *profile, struct error *e);
 
 // Opens device and engine for the model in dir, with `engine` as options_for_engine made it, and with what the
 // environment says of pages, sharing and gates; profile is that, for the start report (NULL: not wanted). On an error

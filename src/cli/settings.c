@@ -94,7 +94,7 @@ enum dtype options_kv(const struct options *o, const struct device *d) { return 
 
 // Where one prompt follows another; the other verbs run each prompt once.
 static int64_t cache_bytes(const struct options *o) {
-    if (o->verb != VERB_SERVE && o->verb != VERB_CHAT) return 0;
+    if (o->verb != VERB_SERVE && o->verb != VERB_CHAT && o->verb != VERB_PLAN) return 0;
     return isnan(o->cache_gib) ? PLAN_CACHE_DEFAULT : (int64_t)llround(o->cache_gib * (1 << 30));
 }
 
@@ -115,8 +115,8 @@ struct engine_options options_for_engine(const struct options *o) {
     };
 }
 
-static enum status read_profile(const struct options *o, const char *dir, struct device *d,
-                                struct engine_options *engine, struct profile *profile, struct error *e) {
+enum status options_read_profile(const struct options *o, const char *dir, struct device *d,
+                                 struct engine_options *engine, struct profile *profile, struct error *e) {
     struct model *m; // headers only
     int64_t total = machine_memory_total();
     enum status st = model_open(dir, &m, e);
@@ -143,7 +143,7 @@ enum status options_open_engine(const struct options *o, const char *dir, const 
     struct engine_options options = *engine;
     struct profile unseen;
     enum status st = options_open_device(o, dir, device, e);
-    if (st == STATUS_OK) st = read_profile(o, dir, *device, &options, profile != NULL ? profile : &unseen, e);
+    if (st == STATUS_OK) st = options_read_profile(o, dir, *device, &options, profile != NULL ? profile : &unseen, e);
     if (st != STATUS_OK) return st;
     options.model_dir = dir;
     options.device = *device;

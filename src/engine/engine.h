@@ -83,6 +83,10 @@ struct engine_info {
     char start_sentence[768];
 };
 const struct engine_info *engine_get_info(const struct engine *e);
+
+// The plan that engine_create would follow, from headers alone, and the sentence that it would start with. Of the
+// device only its types, `memory` and reserve_bytes are asked. *info has no config and no tokenizer.
+enum status engine_plan(const struct engine_options *options, struct engine_info *info, struct error *e);
 struct buffer;
 void engine_write_facts(const struct engine *e, struct buffer *json); // the start sentence's facts, as an object
 

@@ -74,7 +74,6 @@ void report_describe(struct engine *e) {
     i->max_tokens = e->options.max_tokens;
     i->round_bytes = model_round_bytes(e->model);
     i->share_pages = !i->plan.windows && e->options.share_pages;
-    i->taken_bytes = i->plan.used_bytes - i->plan.parts[PLAN_CACHE] + e->host_bytes;
     buffer_init(&b, sizeof i->start_sentence - 1);
     write_sentence(&b, e);
     i->start_sentence[0] = 0;

@@ -76,6 +76,7 @@ static enum status make_plan(struct engine *e, struct error *error) {
     int64_t least = e->device->memory != NULL ? PLAN_RESERVE_GPU : PLAN_RESERVE_CPU;
     enum status s = plan_reserve(total, least, &e->info.reserve_bytes, error);
     if (s != STATUS_OK) return s;
+    e->info.kv = kv_of(e);
     int32_t most = c->n_context < PLAN_CONTEXT_MAX ? (int32_t)c->n_context : PLAN_CONTEXT_MAX;
     struct model_limits limits = limits_of(e, o->context > 0 ? o->context : most);
     int64_t logits_bytes = (int64_t)o->parallel * MAX_WINDOW * c->n_vocab * (int64_t)sizeof(float);
@@ -174,6 +175,25 @@ static enum status check_options(const struct engine_options *o, struct error *e
     return STATUS_OK;
 }
 
+enum status engine_plan(const struct engine_options *options, struct engine_info *info, struct error *error) {
+    struct engine *e = calloc(1, sizeof *e);
+    if (e == NULL) return error_memory(error);
+    e->options = *options;
+    e->device = options->device;
+    enum status s = check_options(options, error);
+    if (s == STATUS_OK) s = model_open(options->model_dir, &e->model, error);
+    if (s == STATUS_OK) s = make_plan(e, error);
+    if (s == STATUS_OK) {
+        report_describe(e);
+        *info = e->info;
+        info->tokenizer = NULL;
+        info->config = NULL;
+    }
+    model_free(e->model);
+    free(e);
+    return s;
+}
+
 enum status engine_open_model(struct engine *e, struct error *error) {
     enum status s = model_open(e->options.model_dir, &e->model, error);
     if (s != STATUS_OK) return s;
@@ -192,6 +212,8 @@ enum status engine_open_streams(struct engine *e, bool loaded, struct error *err
     s = loaded ? model_set_limits(e->model, &limits, error)
                : model_load(e->model, e->device, &limits, o->progress, o->progress_context, error);
     if (s == STATUS_OK) s = take_memory(e, error);
+    e->info.taken_bytes = model_weight_bytes(e->model) + model_scratch_bytes(e->model, e->device, &limits) +
+                          e->info.plan.pool_bytes + e->host_bytes;
     if (s == STATUS_OK)
         s = queue_create((size_t)o->queue + (size_t)o->parallel, sizeof(struct request *), &e->mailbox, error);
     if (s == STATUS_OK) s = passes_open(e, error);

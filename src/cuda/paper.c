@@ -1,0 +1,56 @@
+// The largest pieces of scratch that the kernels ask for, in the same terms: what is left out (alignment, counters) is
+// far below the hundredth part of a plan by which it may be off.
+#include "cuda/paper.h"
+
+#define EXPANDED_MOST ((int64_t)192 << 20) // bytes of one quantised matrix as bf16, for prompt products
+#define CHUNK_KEYS    512                  // keys of a partial result of attention, at absolute positions
+#define TABLE_SLOTS   4                    // uploads of a batch's tables that may be under way at once
+#define BF16_BYTES    2
+#define F32_BYTES     4
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t linear_bytes(const struct device_limits *l) {
+    int64_t rows = larger(l->max_rows, l->max_round_rows) * l->max_in * BF16_BYTES;
+    return rows + smaller(l->max_in * l->max_out * BF16_BYTES, EXPANDED_MOST);
+}
+
+static int64_t attention_bytes(const struct device_limits *l) {
+    int64_t window = larger(l->max_window, 1), chunks = (l->max_context + window + CHUNK_KEYS - 1) / CHUNK_KEYS + 1;
+    return larger(chunks * window, l->max_lanes * 32) * l->n_head * (l->head_dim + 2) * F32_BYTES;
+}
+
+// Rows, then for each pair of a row and its expert: what goes in, and gate and up or what comes out.
+static int64_t expert_bytes(const struct device_limits *l) {
+    if (l->n_expert == 0) return 0;
+    int64_t rows = larger(l->max_rows, l->max_round_rows), pairs = rows * l->n_used;
+    int64_t products = larger(l->max_in, 2 * l->expert_width) * F32_BYTES;
+    return rows * l->max_in * BF16_BYTES + pairs * (l->expert_width * BF16_BYTES + products);
+}
+
+static int64_t table_bytes(const struct device_limits *l) {
+    int64_t pages = larger(l->max_lanes, 8) * (l->max_context + 2 * l->max_window);
+    return (pages + 2 * larger(l->max_rows, l->max_round_rows)) * (int64_t)sizeof(int32_t);
+}
+
+static size_t paper_reserve_bytes(struct device *d, const struct device_limits *l) {
+    (void)d;
+    int64_t scratch = larger(linear_bytes(l), larger(attention_bytes(l), expert_bytes(l)));
+    return (size_t)(scratch + TABLE_SLOTS * table_bytes(l));
+}
+
+static int64_t paper_memory(struct device *d, int64_t *total_bytes) {
+    (void)d;
+    *total_bytes = 0;
+    return INT64_MAX / 2;
+}
+
+void cuda_paper_device(struct device *out) {
+    *out = (struct device){.name = "cuda, a GPU that is not here",
+                           .compute = COMPUTE_BF16,
+                           .activation = DTYPE_BF16,
+                           .kv = DTYPE_BF16,
+                           .memory = paper_memory,
+                           .reserve_bytes = paper_reserve_bytes};
+}
