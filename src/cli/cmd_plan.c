@@ -98,6 +98,7 @@ static enum status plan(const struct options *o, const char *dir, struct plan_re
     if (s == STATUS_OK) s = fill_report(dir, r, e);
     if (s == STATUS_OK && o->check) s = measure(o, &options, r, e);
     if (s == STATUS_OK) {
+        r->parallel_asked = options.parallel;
         r->on_paper = device == &paper;
         snprintf(r->device, sizeof r->device, "%s", device->name);
         snprintf(r->overrides, sizeof r->overrides, "%s", profile.overrides);

@@ -46,6 +46,9 @@ static void write_lanes(const struct plan_report *r, struct buffer *b) {
         buffer_printf(b, "lanes            %d on %" PRId64 " pages of %d positions, up to %d tokens each%s\n",
                       p->parallel, p->n_pages, p->page_rows, p->context,
                       p->pages_all ? "" : "; one window is set aside for one of them");
+    if (p->parallel < r->parallel_asked)
+        buffer_printf(b, "                 %d were asked for: the pool has room for no more at once, however short\n",
+                      r->parallel_asked);
     buffer_printf(b, "a position       %.2f KiB in %s, %.2f KiB with an MTP head\n", r->position_bytes / 1024,
                   kv_name(r->info.kv), r->position_bytes_mtp / 1024);
     buffer_printf(b, "a lane run       %.2f MiB\n", (double)p->run_bytes / (1024 * 1024));

@@ -10,6 +10,7 @@ struct plan_report {
     struct engine_info info; // plan, reserve and start sentence; its pointers are not used
     char device[256];
     char overrides[512];
+    int32_t parallel_asked;
     bool on_paper; // the device is not in this machine, so only the caps say how much there is
     double position_bytes, position_bytes_mtp; // of keys and values, of all layers; with a multi-token head's too
     bool checked;

@@ -208,6 +208,9 @@ enum status engine_open_streams(struct engine *e, bool loaded, struct error *err
     enum status s = check_options(o, error);
     if (s == STATUS_OK) s = make_plan(e, error);
     if (s != STATUS_OK) return s;
+    if (e->info.plan.parallel < o->parallel)
+        log_line(LOG_INFO, "--parallel %d is cut to %d: the pool has room for no more streams at once, however short",
+                 o->parallel, e->info.plan.parallel);
     struct model_limits limits = limits_of(e, e->info.plan.context);
     s = loaded ? model_set_limits(e->model, &limits, error)
                : model_load(e->model, e->device, &limits, o->progress, o->progress_context, error);
