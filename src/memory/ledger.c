@@ -18,9 +18,7 @@ int64_t ledger_count_beside(const struct ledger *l, int32_t *runs, int32_t n_run
             runs[k] = runs[k - 1];
             runs[k - 1] = swap;
         }
-    struct pool_counts c;
-    pool_get_counts(l->settings.pool, &c);
-    int64_t n = c.n_page;
+    int64_t n = pool_count_pages(l->settings.pool);
     int32_t lowest = INT32_MAX; // of the pages that have been taken off; runs go down, and neighbours may share a page
     for (int32_t i = 0; i < n_run; i++) {
         int32_t first, in_run;

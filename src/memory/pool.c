@@ -67,6 +67,8 @@ void pool_free(struct pool *p) {
 
 // ---- where things lie ----
 
+int32_t pool_count_pages(const struct pool *p) { return p->n_page; }
+
 int64_t pool_page_offset(const struct pool *p, int32_t page) { return page * p->shape.page_bytes; }
 
 int64_t pool_run_offset(const struct pool *p, int32_t run) { return p->shape.bytes - (run + 1) * p->shape.run_bytes; }

@@ -28,8 +28,9 @@ struct pool_shape {
 enum status pool_create(const struct pool_shape *shape, struct pool **out, struct error *e);
 void pool_free(struct pool *p); // NULL is fine
 
-// ---- where things lie: bytes from the start of the allocation ----
+// ---- where things lie: bytes from the start of the allocation; never changes, so any thread may ask ----
 
+int32_t pool_count_pages(const struct pool *p); // held or not
 int64_t pool_page_offset(const struct pool *p, int32_t page);
 int64_t pool_run_offset(const struct pool *p, int32_t run);
 // The pages that share bytes with a run: *n of them from *first on; 0 where the run is above the last whole page.
