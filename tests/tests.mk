@@ -45,7 +45,7 @@ endef
 $(foreach f,$(FUZZ_SOURCES),$(eval $(call fuzz_rules,$(patsubst fuzz_%,%,$(basename $(notdir $f))),$(call fuzz_layer,$f))))
 
 # ---- kinds ----
-TEST_KINDS := style host asan tsan golden kernel-contract python http pull-security fuzz
+TEST_KINDS := style host asan tsan golden gate kernel-contract python http pull-security fuzz
 JOBS       := $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTHON     := $(or $(wildcard .venv/bin/python),python3)
 # A sanitizer's build folder: beside the usual one, or beside the O that was given.
@@ -99,6 +99,15 @@ test-golden:
 	@tools/unpack_golden.sh
 	$(call build_all,$(call binaries,$(GOLDEN_TESTS)) $(if $(call scripts,$(GOLDEN_TESTS)),build/tokenfold))
 	$(call run_kind,golden) $(GOLDEN_TESTS)
+
+# Pairs of settings first, as far as the time goes; and proof that each gate can turn red. `tokenfold gate` runs it all.
+GATES := $(foreach m,fold-s fold-moe,"$O/tokenfold gate all models/$m --no-progress --budget 110") \
+         $(foreach m,dense-mlx4-g32 moe-mlx4-g64,"$O/tokenfold gate all build/golden/$m --no-progress --budget 40" \
+         "$O/tokenfold gate all build/golden/$m --no-progress --controls")
+test-gate:
+	@tools/unpack_golden.sh
+	$(call build_all,build/tokenfold)
+	$(call run_kind,gate) $(GATES)
 
 test-kernel-contract:
 	$(call build_all,build/tf-cpu-test)
