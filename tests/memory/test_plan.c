@@ -1,5 +1,6 @@
 // The memory plan: what fits, what is refused, and that every number a refusal names really fits (cases C45, C59, C67).
 #include "base/random.h"
+#include "memory/ledger.h"
 #include "memory/plan.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -159,6 +160,11 @@ static void test_numbers_of_any_size(void **state) {
         r.context_max = 1 + (int32_t)(random_bits(1, i, 14) % INT32_MAX);
         r.page_rows = 1 << random_bits(1, i, 15) % 13;
         r.page_bytes = r.page_rows * (int64_t)(1 + random_bits(1, i, 16) % 200000);
+        r.windows = random_bits(1, i, 17) % 2;
+        r.pages_all = random_bits(1, i, 18) % 2;
+        r.host_is_device = random_bits(1, i, 19) % 2;
+        r.cache_bytes = (int64_t)(random_bits(1, i, 20) % 3) - 1;
+        if (r.cache_bytes > 0) r.cache_bytes = (int64_t)(random_bits(1, i, 21) >> (1 + random_bits(1, i, 22) % 60));
         struct plan p;
         struct error e;
         enum status st = plan_make(&r, &p, &e);
@@ -170,6 +176,149 @@ static void test_numbers_of_any_size(void **state) {
             assert_int_equal(st, STATUS_LIMIT);
         }
     }
+}
+
+// ---- pages ----
+
+static struct plan_request on_pages(bool all) {
+    struct plan_request r = small_model();
+    r.windows = false;
+    r.pages_all = all;
+    r.parallel = 8;
+    r.context = 4096;
+    return r;
+}
+
+static void test_the_pool_is_what_lanes_could_claim_or_what_is_left(void **state) {
+    (void)state;
+    for (int all = 0; all < 2; all++) {
+        struct plan_request r = on_pages(all);
+        struct plan p;
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+        assert_int_equal(p.window_bytes, 17 * 3 * MIB + 20 * MIB); // 4096 rows and 8 more
+        assert_int_equal(p.pool_bytes, 8 * p.window_bytes);
+        assert_int_equal(p.parts[PLAN_RUNS], 8 * 20 * MIB);
+        assert_int_equal(p.n_pages, 8 * 17);
+        assert_int_equal(p.n_run, 8 + PLAN_KEPT_RUNS);
+        assert_int_equal(p.unused_bytes, p.left_bytes - p.pool_bytes);
+        assert_int_equal(p.parallel, 8);
+        r.kv_cap = 300 * MIB + 77; // less than all windows
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+        assert_int_equal(p.pool_bytes, 300 * MIB);
+        // A lane of the least length takes 23 MiB; beside a window of 71 there is room for 9 of them.
+        assert_int_equal(p.parallel, 8);
+        r.kv_cap = 120 * MIB;
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+        assert_int_equal(p.parallel, all ? 5 : 3);
+        r.kv_cap = 71 * MIB;
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+        assert_int_equal(p.parallel, all ? 3 : 1);
+        r.kv_cap--;
+        struct error e;
+        assert_int_equal(plan_make(&r, &p, &e), all ? STATUS_OK : STATUS_LIMIT);
+        if (!all) assert_non_null(strstr(e.text, "--context"));
+        r.kv_cap = 20 * MIB; // a run and no page
+        assert_int_equal(plan_make(&r, &p, &e), STATUS_LIMIT);
+        r.kv_cap = 0;
+        r.context = 0;
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+        assert_true(p.window_bytes <= p.left_bytes && p.context <= 262144);
+        assert_true(p.context == 262144 || p.window_bytes + r.page_bytes > p.left_bytes);
+    }
+}
+
+static void test_the_prompt_cache_in_the_plan(void **state) {
+    (void)state;
+    struct plan_request r = small_model();
+    struct plan p;
+    struct error e;
+    r.context = 1024; // four windows of 35 MiB
+    r.cache_bytes = PLAN_CACHE_DEFAULT;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_int_equal(p.cache_bytes, PLAN_CACHE_BYTES); // a GPU's: host memory is no part of the plan
+    assert_int_equal(p.parts[PLAN_CACHE], 0);
+    r.host_is_device = true;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    int64_t left = r.available_bytes - r.reserve_bytes - r.weight_bytes - r.scratch_bytes;
+    assert_int_equal(p.cache_bytes, left / 4);
+    assert_int_equal(p.parts[PLAN_CACHE], left / 4);
+    r.available_bytes = r.reserve_bytes + need(&r, 4, 1024) + MIB; // it makes way for streams
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_int_equal(p.cache_bytes, MIB);
+    r.cache_bytes = 2 * MIB; // but not when somebody asked for it
+    assert_int_equal(plan_make(&r, &p, &e), STATUS_LIMIT);
+    r.cache_bytes = 100 * GIB;
+    assert_int_equal(plan_make(&r, &p, &e), STATUS_LIMIT);
+    assert_non_null(strstr(e.text, "prompt cache"));
+    r.cache_bytes = 0;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    r.available_bytes -= MIB;
+    r.n_staging = 1; // and the staging of one state needs a run
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_LIMIT);
+    r.available_bytes += 20 * MIB;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_int_equal(p.parts[PLAN_STAGING], 20 * MIB);
+    assert_int_equal(p.used_bytes, r.available_bytes - r.reserve_bytes);
+    assert_int_equal(p.n_run, 5);
+}
+
+static void test_counts_of_streams(void **state) {
+    (void)state;
+    struct plan_request r = on_pages(true);
+    struct plan p;
+    r.context = 8192;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    // 1000 rows and 8 more: 4 pages of 3 MiB and 20 MiB; a window: 33 pages
+    assert_int_equal(plan_count_streams(&p, false, 1000, 320 * MIB), 10);
+    assert_int_equal(plan_count_streams(&p, false, 1000, 320 * MIB - 1), 9);
+    assert_int_equal(plan_count_streams(&p, true, 1000, 119 * 3 * MIB), 3);
+    assert_int_equal(plan_count_streams(&p, true, 8193, GIB), 0);
+    assert_int_equal(plan_count_streams(&p, false, 131072, 512 * 3 * MIB + 20 * MIB), 0);
+}
+
+// What the plan says fits makes a pool and a ledger, in which as many as it says are seated at once.
+static void test_plans_can_be_followed(void **state) {
+    (void)state;
+    int n_made = 0;
+    for (uint64_t i = 0; i < 3000; i++) {
+        struct plan_request r = small_model();
+        r.windows = random_bits(5, i, 0) % 3 == 0;
+        r.pages_all = random_bits(5, i, 1) % 2;
+        r.page_rows = 1 + (int32_t)(random_bits(5, i, 2) % 600);
+        r.page_bytes = 256 * (1 + (int64_t)(random_bits(5, i, 3) % 300));
+        r.run_bytes = 256 * (1 + (int64_t)(random_bits(5, i, 4) % 3000));
+        r.max_window = 1 + (int32_t)(random_bits(5, i, 5) % 16);
+        r.parallel = 1 + (int32_t)(random_bits(5, i, 6) % 40);
+        r.context = random_bits(5, i, 7) % 4 ? 2 + (int32_t)(random_bits(5, i, 8) % 3000) : 0;
+        r.kv_cap = 1 + (int64_t)(random_bits(5, i, 9) % (uint64_t)(64 * MIB));
+        r.n_staging = r.windows ? (int32_t)(random_bits(5, i, 10) % 4) : 0;
+        struct plan p;
+        if (plan_make(&r, &p, NULL) != STATUS_OK) continue;
+        n_made++;
+        struct pool_shape shape = {
+            .bytes = p.pool_bytes, .page_bytes = p.page_bytes, .run_bytes = p.run_bytes, .n_run = p.n_run};
+        struct ledger_settings s = {.windows = p.windows,
+                                    .pages_all = p.pages_all,
+                                    .parallel = p.parallel,
+                                    .context = p.context,
+                                    .max_window = p.max_window,
+                                    .page_rows = p.page_rows};
+        struct ledger *l = NULL;
+        struct claim claims[64];
+        assert_int_equal(pool_create(&shape, &s.pool, NULL), STATUS_OK);
+        assert_int_equal(ledger_create(&s, &l, NULL), STATUS_OK);
+        for (int k = 0; k < p.parallel; k++) {
+            int64_t most, rows = p.windows || (k == p.parallel - 1 && !p.pages_all) ? p.context : 2;
+            claims[k] = (struct claim){.prompt = rows - 1, .reply = 1};
+            assert_int_equal(ledger_check(l, rows - 1, 1, &most), LEDGER_FITS);
+            ledger_enqueue(l, &claims[k]);
+            assert_ptr_equal(ledger_admit(l, 0), &claims[k]);
+        }
+        for (int k = 0; k < p.parallel; k++) ledger_release(l, &claims[k]);
+        ledger_free(l);
+        pool_free(s.pool);
+    }
+    assert_true(n_made > 1000);
 }
 
 static void test_reserve(void **state) {
@@ -208,6 +357,10 @@ int main(void) {
         cmocka_unit_test(test_what_a_refusal_names_fits),
         cmocka_unit_test(test_weights_alone_too_large),
         cmocka_unit_test(test_numbers_of_any_size),
+        cmocka_unit_test(test_the_pool_is_what_lanes_could_claim_or_what_is_left),
+        cmocka_unit_test(test_the_prompt_cache_in_the_plan),
+        cmocka_unit_test(test_counts_of_streams),
+        cmocka_unit_test(test_plans_can_be_followed),
         cmocka_unit_test(test_reserve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
