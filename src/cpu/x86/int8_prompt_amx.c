@@ -15,22 +15,24 @@
 #define STEP_DEPTH  256  // of STEP rows: they stay in the first-level cache while a panel streams past
 #define TILE_DOTS   256  // of one tile
 #define PLANE_DOTS  (4 * TILE_DOTS)
+#define AT_ONCE     2 // groups between two visits of the sums
 #define MIN_GROUP   32
 
-// Scratch: panels of OUT_BLOCK outputs, the sums of STEP rows, and dot products of two groups.
+// Scratch: panels of OUT_BLOCK outputs, the sums of STEP rows, and dot products of AT_ONCE groups.
 struct space {
     uint8_t *codes;         // [OUT_BLOCK / 16][PANEL_DEPTH / 4][16][4]
     float *scales, *biases; // [OUT_BLOCK / 16][PANEL_DEPTH / MIN_GROUP][16]
     uint8_t *unpacked;      // [16][PANEL_DEPTH]
-    float *sums;            // [STEP][OUT_BLOCK]
-    int32_t *dots;          // [2][plane][row half][output half][16][16]
+    float *sums;            // [STEP][SUM_STRIDE]
+    int32_t *dots;          // [AT_ONCE][plane][row half][output half][16][16]
 };
 
 #define PANEL_GROUPS (PANEL_DEPTH / MIN_GROUP)
 #define SCALES_BYTES (OUT_BLOCK * PANEL_GROUPS * sizeof(float))
+#define SUM_STRIDE   (OUT_BLOCK + 16) // rows that are 4 KiB apart would wait for one another
 #define SPACE_BYTES                                                                                                    \
-    ((OUT_BLOCK + INT8_OUTS) * PANEL_DEPTH + 2 * SCALES_BYTES + STEP * OUT_BLOCK * sizeof(float) +                     \
-     4 * PLANE_DOTS * sizeof(int32_t))
+    ((OUT_BLOCK + INT8_OUTS) * PANEL_DEPTH + 2 * SCALES_BYTES + STEP * SUM_STRIDE * sizeof(float) +                    \
+     2 * AT_ONCE * PLANE_DOTS * sizeof(int32_t))
 
 static struct space open_space(void *scratch) {
     struct space s = {.codes = scratch};
@@ -38,7 +40,7 @@ static struct space open_space(void *scratch) {
     s.scales = (float *)(s.unpacked + INT8_OUTS * PANEL_DEPTH);
     s.biases = s.scales + OUT_BLOCK * PANEL_GROUPS;
     s.sums = s.biases + OUT_BLOCK * PANEL_GROUPS;
-    s.dots = (int32_t *)(s.sums + STEP * OUT_BLOCK);
+    s.dots = (int32_t *)(s.sums + STEP * SUM_STRIDE);
     return s;
 }
 
@@ -108,53 +110,55 @@ INLINE void multiply_group(const struct pass *p, int64_t out, int64_t g, int32_t
         multiply_plane(a + p->layout.plane_bytes, p->layout.bytes, b, unit, group / unit, dots + PLANE_DOTS, two);
 }
 
-// Adds the dot products of one tile to the sums of n rows and 16 outputs.
-INLINE void add_tile(const int32_t *dots, vec scale, vec bias, const float *scales, const float *x_sums, int64_t stride,
-                     float *sums, int64_t n, const int planes) {
-    for (int64_t t = 0; t < n; t++) {
-        __m512i dot = _mm512_load_si512(dots + t * INT8_OUTS);
-        if (planes == 2)
-            dot = _mm512_add_epi32(_mm512_slli_epi32(dot, 8), _mm512_load_si512(dots + PLANE_DOTS + t * INT8_OUTS));
-        vec product = vec_mul(scale, vec_set(scales[t * stride]));
-        vec sum = vec_fma(product, _mm512_cvtepi32_ps(dot), vec_load(sums + t * OUT_BLOCK));
-        vec_store(sums + t * OUT_BLOCK, vec_fma(bias, vec_set(x_sums[t * stride]), sum));
-    }
-}
-
-INLINE void add_group(const struct pass *p, int64_t out, int64_t g, const int32_t *dots, const bool two,
-                      const int planes) {
-    int64_t stride = p->layout.bytes / (int64_t)sizeof(float), at = p->k0 / p->w->group + g;
+// Adds the dot products of n_group groups from g on, of one tile, to the sums.
+INLINE void add_tile(const struct pass *p, int64_t out, int64_t g, const int n_group, int tile, const int planes) {
+    int64_t row = tile / 2 * 16, end = row + 16 < p->n_row ? row + 16 : p->n_row;
+    int64_t stride = p->layout.bytes / (int64_t)sizeof(float), at = p->k0 / p->w->group + g + row * stride;
+    struct int8_panel panel = panel_of(p->space, out + tile % 2 * INT8_OUTS);
     const float *scales = int8_scales(&p->layout, p->rows) + at, *x_sums = int8_sums(&p->layout, p->rows) + at;
-    for (int h = 0; h < 2; h++) {
-        struct int8_panel panel = panel_of(p->space, out + h * INT8_OUTS);
-        vec scale = vec_load(panel.scales + g * INT8_OUTS), bias = vec_load(panel.biases + g * INT8_OUTS);
-        float *sums = p->space->sums + out + h * INT8_OUTS;
-        const int32_t *tile = dots + h * TILE_DOTS;
-        add_tile(tile, scale, bias, scales, x_sums, stride, sums, two ? 16 : p->n_row, planes);
-        if (two)
-            add_tile(tile + 2 * TILE_DOTS, scale, bias, scales + 16 * stride, x_sums + 16 * stride, stride,
-                     sums + 16 * OUT_BLOCK, p->n_row - 16, planes);
+    float *sums = p->space->sums + row * SUM_STRIDE + out + tile % 2 * INT8_OUTS;
+    const int32_t *dots = p->space->dots + tile * TILE_DOTS;
+    vec scale[AT_ONCE], bias[AT_ONCE];
+    for (int i = 0; i < n_group; i++) {
+        scale[i] = vec_load(panel.scales + (g + i) * INT8_OUTS);
+        bias[i] = vec_load(panel.biases + (g + i) * INT8_OUTS);
+    }
+    for (; row < end; row++, dots += INT8_OUTS, scales += stride, x_sums += stride, sums += SUM_STRIDE) {
+        vec sum = vec_load(sums);
+        for (int i = 0; i < n_group; i++) {
+            const int32_t *of_group = dots + i * planes * PLANE_DOTS;
+            __m512i dot = _mm512_load_si512(of_group);
+            if (planes == 2)
+                dot = _mm512_add_epi32(_mm512_slli_epi32(dot, 8), _mm512_load_si512(of_group + PLANE_DOTS));
+            sum = vec_fma(vec_mul(scale[i], vec_set(scales[i])), _mm512_cvtepi32_ps(dot), sum);
+            sum = vec_fma(bias[i], vec_set(x_sums[i]), sum);
+        }
+        vec_store(sums, sum);
     }
 }
 
-// While the tiles multiply one group, what they gave for the group before is added up.
+INLINE void add_groups(const struct pass *p, int64_t out, int64_t g, const int n_group, const bool two,
+                       const int planes) {
+    for (int tile = 0; tile < (two ? 4 : 2); tile++) add_tile(p, out, g, n_group, tile, planes);
+}
+
 INLINE void multiply_pass(const struct pass *p, const bool two, const int planes) {
-    int64_t before_out = 0, before_g = 0, turn = 0;
+    int64_t end = p->group0 + p->n_group;
     for (int64_t out = 0; out < p->n_out; out += STEP) {
-        for (int64_t g = p->group0; g < p->group0 + p->n_group; g++, turn++) {
-            int32_t *dots = p->space->dots;
-            multiply_group(p, out, g, dots + turn % 2 * 2 * PLANE_DOTS, two, planes);
-            if (turn > 0) add_group(p, before_out, before_g, dots + (turn + 1) % 2 * 2 * PLANE_DOTS, two, planes);
-            before_out = out;
-            before_g = g;
+        for (int64_t g = p->group0; g < end; g += AT_ONCE) {
+            for (int64_t i = 0; i < AT_ONCE && g + i < end; i++)
+                multiply_group(p, out, g + i, p->space->dots + i * planes * PLANE_DOTS, two, planes);
+            if (g + AT_ONCE <= end)
+                add_groups(p, out, g, AT_ONCE, two, planes);
+            else
+                add_groups(p, out, g, 1, two, planes);
         }
     }
-    add_group(p, before_out, before_g, p->space->dots + (turn + 1) % 2 * 2 * PLANE_DOTS, two, planes);
 }
 
 static void load_sums(const struct pass *p, const float *y, int64_t y_stride, int64_t n_out) {
     for (int64_t t = 0; t < p->n_row; t++) {
-        float *sums = p->space->sums + t * OUT_BLOCK;
+        float *sums = p->space->sums + t * SUM_STRIDE;
         if (p->k0 == 0)
             memset(sums, 0, (size_t)p->n_out * sizeof *sums);
         else
@@ -182,7 +186,7 @@ INLINE void multiply_panel(struct pass *p, const char *rows, int64_t n_row, int6
                 multiply_pass(p, false, planes);
         }
         for (int64_t i = 0; i < p->n_row; i++)
-            memcpy(y + i * y_stride, p->space->sums + i * OUT_BLOCK, (size_t)n_out * sizeof *y);
+            memcpy(y + i * y_stride, p->space->sums + i * SUM_STRIDE, (size_t)n_out * sizeof *y);
     }
 }
 
