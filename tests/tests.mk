@@ -65,7 +65,7 @@ DRIVERS      := $(call programs,$(DRIVER_SOURCES))
 scripts       = $(filter %.py %.sh,$1)
 binaries      = $(filter-out %.py %.sh,$1)
 
-.PHONY: tests test $(addprefix test-,$(TEST_KINDS)) sanitized replays searches abuse soak fuzz
+.PHONY: tests test $(addprefix test-,$(TEST_KINDS)) sanitized replays searches abuse soak fuzz eval
 tests: $(call programs,$(TEST_SOURCES)) $(DRIVERS)
 
 test:
@@ -141,6 +141,15 @@ abuse soak:
 	$(call build_all,build/tokenfold)
 	$(if $(filter abuse,$@),+@$(MAKE) -s --no-print-directory $(JOBS) VARIANT=asan O=$(call folder,asan) $(TOKENFOLD_ASAN) || true)
 	$(call run_kind,$@) $(sort $(wildcard tests/$@/test_*.py tests/$@/test_*.sh))
+
+# Hundreds of held-out items of each skill, asked of both models through the server; writes their eval.json.
+EVAL_ITEMS ?= 200
+eval:
+	@./setup.sh test
+	$(call build_all,build/tokenfold)
+	@for model in fold-s fold-moe; do \
+	    TOKENFOLD=$O/tokenfold $(PYTHON) tools/eval/run.py models/$$model --items $(EVAL_ITEMS) --out models/$$model/eval.json || failed=1; \
+	done; exit $${failed:-0}
 
 FUZZ_SECONDS ?= 60
 fuzz:

@@ -1,19 +1,23 @@
-"""How many drafts of the MTP head the target keeps, on held-out answers, with the true text forced: MODEL/acceptance.json.
+"""How many drafts the target keeps, on held-out answers with the true text forced: MODEL/acceptance.json.
 
   python3 acceptance.py MODEL_DIR WORK [ITEMS]
 
-For every anchor of an answer the head drafts three tokens as it does when served: the first row has the target's hidden, the others the
-head's own output; all see the head's keys of the rows before, made from the target's hiddens. A draft is kept while it and those
-before it equal the target's own choice. Rounds are then walked: each emits what was kept and one token of the target's.
+Of every token of an answer but the last, as an anchor, the tokens after it are drafted as they are when served: by the MTP head, three
+in a chain, whose first row has the target's hidden and the others the head's own output, and all see the head's keys of the rows
+before, made from the target's hiddens; and, if MODEL_DIR-DFlash2 exists, by that drafter, seven at once. A draft is kept while it and
+those before it equal the target's own choice and lie in the answer. Rounds are then walked: each emits what was kept and one token of
+the target's. Means over all rounds include the last ones of answers, which have less to draft than the head proposes; `mean_kept_with_room`
+leaves those out.
 """
 
 import json
+import os
 import sys
 
 import torch
-import torch.nn.functional as F
 
 import data
+import dflash
 import export
 import model
 import tasks
@@ -77,52 +81,93 @@ class Head:
         return model.rms1(x, P["mtp.norm.weight"]), k, v
 
 
-def kept(c, P, head, ids):
-    """For each t: how many of the drafts after tokens 0..t+1 equal the target's choices."""
-    T = len(ids)
-    pack = model.Packed(ids, torch.tensor([0, T], dtype=torch.int32), torch.arange(T), T)
-    hidden, _, _ = model.forward(c, P, pack)
-    E = P["model.embed_tokens.weight"]
-    choice = (hidden @ E.T).argmax(-1)
+def mtp_drafts(P, head, ids, hidden):
+    """[T - DEPTH - 1, DEPTH]: the drafts after tokens 0..t+1, for each t."""
+    T, E = len(ids), P["model.embed_tokens.weight"]
     n = T - DEPTH - 1
     mask = torch.ones(T - 1, T - 1, dtype=torch.bool).tril()
     m, k, v = head.rows(hidden[:-1], ids[1:], torch.arange(T - 1), None, None, mask)
-    m, good, total, extra = m[:n], torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.long), ([], [])
+    m, drafts, extra = m[:n], [], ([], [])
     for j in range(DEPTH):
-        good = good & ((m @ E.T).argmax(-1) == choice[j + 1 : j + 1 + n])
-        total = total + good
+        drafts.append((m @ E.T).argmax(-1))
         if j + 1 < DEPTH:
             m, k2, v2 = head.rows(
                 m, ids[j + 2 : j + 2 + n], torch.arange(n) + j + 1, (k, extra[0]), (v, extra[1]), mask[:n]
             )
             extra[0].append(k2), extra[1].append(v2)
-    return total
+    return torch.stack(drafts, 1)
+
+
+class Tally:
+    """Counts of one drafter that proposes n tokens."""
+
+    def __init__(self, n):
+        self.n, self.reached, self.possible = n, [0] * n, [0] * n
+        self.emitted = self.rounds = self.roomy_emitted = self.roomy_rounds = self.anchors = 0
+
+    def add(self, counts):
+        """counts[t]: how many drafts were kept after the t-th token of an answer; the last token has none."""
+        self.anchors += len(counts)
+        for t, count in enumerate(counts):
+            for k in range(min(self.n, len(counts) - t)):
+                self.possible[k] += 1
+                self.reached[k] += count > k
+        t = 0
+        while t < len(counts):
+            self.emitted, self.rounds = self.emitted + counts[t], self.rounds + 1
+            if t + self.n <= len(counts):
+                self.roomy_emitted, self.roomy_rounds = self.roomy_emitted + counts[t], self.roomy_rounds + 1
+            t += counts[t] + 1
+
+    def result(self):
+        return {
+            "depth_1": self.reached[0] / self.possible[0],
+            f"mean_kept_of_{self.n}": self.emitted / self.rounds,
+            "mean_kept_with_room": self.roomy_emitted / max(1, self.roomy_rounds),
+            "kept_to_depth": [r / p for r, p in zip(self.reached, self.possible)],
+            "anchors": self.anchors,
+            "rounds": self.rounds,
+        }
+
+
+def answer_of(learn):
+    """(first, last) token of the last answer"""
+    last = max(i for i, l in enumerate(learn) if l)
+    first = last
+    while learn[first - 1]:
+        first -= 1
+    return first, last
 
 
 @torch.no_grad()
 def main():
-    folder, work, items = sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 40
+    folder, work, items = sys.argv[1].rstrip("/"), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 40
     c, P = export.dequantised(folder)
+    d, D = dflash.read(folder + "-DFlash2") if os.path.exists(folder + "-DFlash2/model.safetensors") else (None, None)
+    taps = d["dflash_config"]["target_layer_ids"] if d else ()
     head, encoder, corpus = Head(c, P), data.Encoder(work), json.load(open(f"{work}/corpus.json"))
-    first = anchors = emitted = rounds = 0
+    E, tallies = P["model.embed_tokens.weight"], {"mtp": Tally(DEPTH)}
+    if d:
+        tallies["dflash2"] = Tally(d["dflash_config"]["block_size"] - 1)
     for family in FAMILIES:
         for one in tasks.exam(corpus, family, items, "acceptance"):
             ids, learn = encoder.document(one)
-            end = max(i for i, l in enumerate(learn) if l)
-            start = end
-            while learn[start - 1]:
-                start -= 1
-            counts = kept(c, P, head, torch.tensor(ids + [encoder.end] * (DEPTH + 2)))
-            answer = [int(counts[t - 1]) for t in range(start, end)]  # t: the anchor, the last token known
-            first, anchors = first + sum(a > 0 for a in answer), anchors + len(answer)
-            t = 0
-            while t < len(answer):
-                emitted, rounds, t = emitted + answer[t], rounds + 1, t + answer[t] + 1
-    result = dict(
-        mtp=dict(depth_1=first / anchors, mean_kept_of_3=emitted / rounds, anchors=anchors, rounds=rounds),
-        items=items * len(FAMILIES),
-        families=FAMILIES,
-    )
+            first, last = answer_of(learn)
+            ids = torch.tensor(ids + [encoder.end] * (16 + -(len(ids) + 16) % 64))
+            T, at = len(ids), torch.arange(first, last)
+            pack = model.Packed(ids, torch.tensor([0, T], dtype=torch.int32), torch.arange(T), T)
+            hidden, _, streams = model.forward(c, P, pack, taps)
+            choice = (hidden @ E.T).argmax(-1)
+            drafts = {"mtp": mtp_drafts(P, head, ids, hidden)[at - 1]}
+            if d:
+                anchors = dflash.Anchors(at.tolist(), [0] * len(at), at, T, "cpu")
+                hid = dflash.block(d, D, E, ids[at], anchors, dflash.context(d, D, streams, pack.pos))
+                drafts["dflash2"] = dflash.walk(d, D, E, ids[at], hid)
+            for name, proposed in drafts.items():
+                inside = at[:, None] + torch.arange(1, proposed.shape[1] + 1) <= last
+                tallies[name].add(dflash.kept(proposed, *dflash.targets(choice, ids, at, inside)).tolist())
+    result = {name: t.result() for name, t in tallies.items()}
+    result |= dict(items=items * len(FAMILIES), families=FAMILIES)
     json.dump(result, open(f"{folder}/acceptance.json", "w"), indent=1)
     print(folder, result)
 

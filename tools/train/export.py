@@ -23,9 +23,12 @@ CENTRED = (
 )
 
 
-def mlx_modules(name):
+def mlx_path(name):
+    return name if name.startswith("mtp.") else "language_model." + name
+
+
+def mlx_modules(name, path):
     """(module path in the file, how to cut the parameter) of each module that a parameter becomes."""
-    path = name if name.startswith("mtp.") else "language_model." + name
     if name.endswith("experts.gate_up_proj"):
         stem = path[: -len("experts.gate_up_proj")] + "switch_mlp."
         return [
@@ -37,12 +40,13 @@ def mlx_modules(name):
     return [(path.removesuffix(".weight"), lambda w: w)]
 
 
-def mlx_tensors(params):
-    """(tensors, quantization) of fp32 parameters under their Hugging Face names. The MTP head's norms stay zero-centred."""
+def mlx_tensors(params, path_of=mlx_path, centred=CENTRED):
+    """(tensors, quantization) of fp32 parameters under their Hugging Face names; path_of gives each its path in the file. Norms whose
+    names end as one of `centred` are written with 1 added; those of the MTP head stay zero-centred."""
     out, table = {}, dict(group_size=quant.GROUP, bits=4, mode="affine")
     for name, w in params.items():
         w, bits = w.detach().float().cpu(), quant.bits_of(name, w.shape)
-        for path, cut in mlx_modules(name):
+        for path, cut in mlx_modules(name, path_of(name)):
             part = cut(w).contiguous()
             if bits:
                 q, s, b = quant.codes(part, bits)
@@ -56,8 +60,8 @@ def mlx_tensors(params):
             elif name.endswith("A_log"):
                 out[path] = part
             else:
-                tail = "" if name.endswith("dt_bias") else ".weight"
-                shift = 1 if name.endswith(CENTRED) and not name.startswith("mtp.") else 0
+                tail = ".weight" if name.endswith(".weight") else ""
+                shift = 1 if name.endswith(centred) and not name.startswith("mtp.") else 0
                 out[path + tail] = (part + shift).to(torch.bfloat16)
     return out, table
 
@@ -70,26 +74,32 @@ def unpack(words, bits):
     return torch.from_numpy((stream * (1 << np.arange(bits))).sum(-1)).float().reshape(*words.shape[:-1], -1)
 
 
-def dequantised(folder):
-    """(text_config, the values that the files hold, in fp32 under Hugging Face names)."""
-    config = json.load(open(f"{folder}/config.json"))
+def values(folder):
+    """What the files hold, in fp32, under the names and in the shapes that they have there."""
     with safe_open(f"{folder}/model.safetensors", "pt") as f:
         raw = {k: f.get_tensor(k) for k in f.keys()}
     out = {}
     for key, t in raw.items():
-        if key.endswith((".scales", ".biases")):
-            continue
-        name = key.removeprefix("language_model.")
         stem = key.removesuffix(".weight")
         if stem + ".scales" in raw:
             s, b = raw[stem + ".scales"].float(), raw[stem + ".biases"].float()
             bits = t.shape[-1] * 32 // (s.shape[-1] * quant.GROUP)
             q = unpack(t, bits)
-            t = (q.reshape(*s.shape, quant.GROUP) * s[..., None] + b[..., None]).reshape(q.shape)
-        elif name.endswith("conv1d.weight"):
-            t = t.float().permute(0, 2, 1).contiguous()
-        else:
-            t = t.float() - (1 if name.endswith(CENTRED) and not name.startswith("mtp.") else 0)
+            out[key] = (q.reshape(*s.shape, quant.GROUP) * s[..., None] + b[..., None]).reshape(q.shape)
+        elif not key.endswith((".scales", ".biases")):
+            out[key] = t.float()
+    return out
+
+
+def dequantised(folder):
+    """(text_config, the values that the files hold, in fp32 under Hugging Face names)."""
+    config, out = json.load(open(f"{folder}/config.json")), {}
+    for key, t in values(folder).items():
+        name = key.removeprefix("language_model.")
+        if name.endswith("conv1d.weight"):
+            t = t.permute(0, 2, 1).contiguous()
+        elif name.endswith(CENTRED) and not name.startswith("mtp."):
+            t = t - 1
         out[name] = t
     for gate in [n for n in out if n.endswith("switch_mlp.gate_proj.weight")]:
         stem = gate[: -len("switch_mlp.gate_proj.weight")]

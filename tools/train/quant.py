@@ -7,8 +7,11 @@ GROUP = 64
 
 
 def bits_of(name, shape):
-    """Width of a parameter in the exported model; None where it stays bf16. The routing and decay inputs are small and touchy."""
-    if "norm" in name or name.endswith(("A_log", "dt_bias", "conv1d.weight")) or len(shape) < 2:
+    """Width of a parameter in the exported model; None where it stays bf16. What routes, decays, or
+    makes a kernel is small and touchy."""
+    if "norm" in name or len(shape) < 2:
+        return None
+    if name.endswith(("A_log", "dt_bias", "conv1d.weight", "base_kernel", "codebook")):
         return None
     if name.endswith(
         (
@@ -17,6 +20,8 @@ def bits_of(name, shape):
             "in_proj_b.weight",
             "mlp.gate.weight",
             "shared_expert_gate.weight",
+            "kernel_projection.weight",
+            "hidden_projection.weight",
         )
     ):
         return 8

@@ -64,7 +64,7 @@ def main():
     t.train_from_iterator(samples(corpus, 30000), trainer)
     assert t.get_vocab_size() == BASE
     t.add_tokens(added())
-    t.save(sys.argv[2])
+    t.save(sys.argv[2], pretty=False)
     print(t.get_vocab_size(), t.token_to_id("<|endoftext|>"), t.token_to_id("<think>"))
 
 

@@ -1,0 +1,29 @@
+"""Writes the held-out items of the small examination (tests/golden/test_eval.py), which needs neither texts nor generators.
+
+  python3 tools/eval/items.py [--work build/train] tests/fixtures/eval/items.json
+"""
+
+import argparse
+import json
+import os
+
+import run
+
+COUNTS = {"recall": 5, "json": 5, "copy-edit": 5, "tools": 5, "needle-5k": 2}
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("out"), a.add_argument("--work", default=os.path.join(run.ROOT, "build", "train"))
+    o = a.parse_args()
+    texts = run.corpus(o.work)
+    import tasks
+
+    chosen = {family: tasks.exam(texts, family, n, "small") for family, n in COUNTS.items()}
+    with open(o.out, "w", encoding="utf-8") as f:
+        json.dump(chosen, f, separators=(",", ":"), ensure_ascii=False)
+    print(o.out, os.path.getsize(o.out), "bytes")
+
+
+if __name__ == "__main__":
+    main()
