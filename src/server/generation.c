@@ -9,6 +9,9 @@
 // A reply that ends before the engine knows (the one call that was allowed) is over at the engine a round later.
 #define SETTLE_NS ((int64_t)2000000000)
 
+// What a response object repeats is held, and sent three times, for each request that waits.
+#define ECHO_BYTES_MAX (4 << 20)
+
 // ---- start ----
 
 static void make_nonce(char nonce[GENERATION_NONCE_BYTES]) {
@@ -76,10 +79,9 @@ static bool refuse_submit(const struct error *error, struct api_error *e) {
 
 static bool start(struct generation *g, const struct request_fields *f, const struct prompt *p, struct api_error *e) {
     struct error error;
-    if (g->echo.failed) {
-        error_memory(&error);
-        return api_refuse_error(e, &error);
-    }
+    if (g->echo.failed)
+        return api_refuse(e, 400, "limit_exceeded",
+                          "/instructions, /tools and /metadata have more than %d bytes together", ECHO_BYTES_MAX);
     if (p->ids.n == 0) return api_refuse(e, 400, NULL, "the prompt is empty: it must have at least one token");
     if (g->service->info->tokenizer == NULL && f->n_stops > 0)
         return api_refuse(e, 400, "unsupported", "/stop needs a tokenizer, which this model does not have");
@@ -113,7 +115,7 @@ bool generation_start(const struct service *s, enum route_id route, const struct
     g->service = s;
     g->route = route;
     g->wire = wire_of(route);
-    buffer_init(&g->echo, 0);
+    buffer_init(&g->echo, ECHO_BYTES_MAX);
     if (route == ROUTE_RESPONSES) wire_responses_write_echo(&g->echo, f);
     g->stream = f->stream;
     g->include_usage = f->include_usage;

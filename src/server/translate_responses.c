@@ -3,6 +3,8 @@
 #include "server/turns.h"
 #include <string.h>
 
+#define METADATA_MAX 16 // as the OpenAI API has it
+
 static bool is(const char *text, const char *word) { return strcmp(text, word) == 0; }
 
 static bool must_be_object(const struct json_view *v, struct api_error *e) {
@@ -213,8 +215,21 @@ static bool read_include(const struct request_fields *f, struct api_error *e) {
     return true;
 }
 
+static bool check_metadata(const struct request_fields *f, struct api_error *e) {
+    const char *name;
+    json_t *value;
+    if (json_object_size(f->metadata.value) > METADATA_MAX)
+        return api_refuse(e, 400, "limit_exceeded", "/metadata may have at most %d members", METADATA_MAX);
+    json_object_foreach((json_t *)f->metadata.value, name, value) {
+        if (!json_is_string(value))
+            return api_refuse(e, 400, NULL, "/metadata must have strings as its members' values");
+    }
+    return true;
+}
+
 bool translate_responses(const struct service *s, struct request_fields *f, struct api_error *e) {
-    if (!read_settings(s, f, e) || !read_text(f, e) || !read_include(f, e) || !read_tools(f, e) || !read_choice(f, e))
+    if (!read_settings(s, f, e) || !check_metadata(f, e) || !read_text(f, e) || !read_include(f, e) ||
+        !read_tools(f, e) || !read_choice(f, e))
         return false;
     struct turns turns;
     turns_init(&turns);

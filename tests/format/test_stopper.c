@@ -83,6 +83,11 @@ static void run(const char *stop, const char *text, size_t n, const size_t *cuts
         if (hit) *stop_end = (long)at;
         assert_true(at - out->n <= STOPPER_BYTES_MAX); // no more than that is held
     }
+    size_t n_found = 0;
+    const char *found = stopper_get_found(s, &n_found);
+    assert_int_equal(found != NULL, *stop_end >= 0);
+    if (found != NULL) assert_memory_equal(text + *stop_end - n_found, found, n_found);
+    if (found != NULL) assert_int_equal(out->n + n_found, *stop_end);
     if (*stop_end < 0) stopper_flush(s, out);
     assert_false(out->failed);
     stopper_free(s);

@@ -178,7 +178,8 @@ def test_refused(server):
                  {"prompt": {"id": "p"}}, {"text": {"format": {"type": "json_object"}}}, {"text": {"format": {"type": "xml"}}},
                  {"text": {"verbosity": "low"}}, {"include": ["message.output_text.logprobs"]}, {"top_logprobs": 3},
                  {"reasoning": {"effort": "much"}}, {"tools": [{"type": "web_search"}]}, {"tools": [{"type": "function"}]},
-                 {"max_tokens": 5}, {"messages": []}, {"max_output_tokens": 0}):
+                 {"metadata": {"k": 1}}, {"metadata": {str(i): "" for i in range(17)}}, {"metadata": []},
+                 {"metadata": {"k": "x" * (5 << 20)}}, {"max_tokens": 5}, {"messages": []}, {"max_output_tokens": 0}):
         for more in ({}, {"stream": True}):
             assert next(iter(body)) in refused(server, {**more, **body})["message"], body
     for body in ({"store": True}, {"background": False}, {"truncation": "disabled"}, {"include": ["reasoning.encrypted_content"]},
