@@ -1,4 +1,5 @@
-"""The shipped models' greedy ids against those of transformers in fp32 on the dequantised weights (tools/train/golden.py)."""
+"""The shipped models' greedy ids against those of transformers in fp32 on the dequantised weights
+(tools/train/golden.py)."""
 import glob
 import json
 import os

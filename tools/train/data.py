@@ -31,7 +31,8 @@ class Encoder:
 
 
 def marked(learn, doc, ahead, limit):
-    """Positions whose token `ahead` places on is in the same document and to be learned, padded to limit, with their weights."""
+    """Positions whose token `ahead` places on is in the same document and to be learned, padded to limit, with their
+    weights."""
     t = np.nonzero(learn[ahead:] & (doc[ahead:] == doc[:-ahead]))[0][:limit]
     idx, w = np.zeros(limit, np.int64), np.zeros(limit, np.float32)
     idx[: len(t)], w[: len(t)] = t, 1
@@ -111,7 +112,8 @@ class Stream:
 
 
 def exam_batches(folder, family, n, seed, T, limit, depths=(1, 2)):
-    """Batches of whole items of one family; only the last answer of each is marked. `doc` numbers the items of each batch."""
+    """Batches of whole items of one family; only the last answer of each is marked. `doc` numbers the items of each
+    batch."""
     import tasks
 
     encoder, corpus = Encoder(folder), json.load(open(os.path.join(folder, "corpus.json")))

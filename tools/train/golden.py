@@ -2,8 +2,8 @@
 
   python3 golden.py MODEL_DIR WORK OUT.json [PROMPTS]
 
-Each entry has the prompt's ids, the ids that follow (at most 32, to the end of the turn) and, of each, the gap between the two best
-logits: where it is tiny a different order of summation may choose the other.
+Each entry has the prompt's ids, the ids that follow (at most 32, to the end of the turn) and, of each, the gap between
+the two best logits: where it is tiny a different order of summation may choose the other.
 """
 
 import json

@@ -1,10 +1,11 @@
 """The Qwen 3.5 text model with its MTP head, over packed sequences, for training.
 
-One stream of T tokens holds many documents; `cu` are their bounds and `pos` the position of each token in its own document, and
-nothing crosses a bound. Parameters are a dictionary with the names of a published text-only checkpoint, `mtp.*`
-included. check.py holds this forward pass equal to transformers' Qwen3_5ForCausalLM and Qwen3_5MoeForCausalLM.
+One stream of T tokens holds many documents; `cu` are their bounds and `pos` the position of each token in its own
+document, and nothing crosses a bound. Parameters are a dictionary with the names of a published text-only checkpoint,
+`mtp.*` included. check.py holds this forward pass equal to transformers' Qwen3_5ForCausalLM and Qwen3_5MoeForCausalLM.
 
-On a GPU the delta rule is flash-linear-attention's kernel and attention is PyTorch's own flash kernel; on a CPU both are plain.
+On a GPU the delta rule is flash-linear-attention's kernel and attention is PyTorch's own flash kernel; on a CPU both
+are plain.
 """
 
 import math
@@ -14,7 +15,8 @@ import torch.nn.functional as F
 
 
 def one_configuration():
-    """Trying every tile size of every kernel takes minutes at each start; a middling one of each is within a few per cent."""
+    """Trying every tile size of every kernel takes minutes at each start; a middling one of each is within a few per
+    cent."""
     from triton.runtime import autotuner
 
     plain = autotuner.Autotuner.__init__
@@ -36,9 +38,9 @@ def one_configuration():
 
 
 def chunk_backward(q, k, v, do, h, dh, w=None, g=None, dv=None, scale=None, **_):
-    """One step of the delta rule's gradient, inside chunks of 64 that all are full, in place of a Triton kernel that some versions
-    of Triton miscompile on Hopper. g is the running sum of the log2 decays in each chunk; h and dh are the states at chunk starts
-    and the gradients of those at chunk ends."""
+    """One step of the delta rule's gradient, inside chunks of 64 that all are full, in place of a Triton kernel that
+    some versions of Triton miscompile on Hopper. g is the running sum of the log2 decays in each chunk; h and dh are
+    the states at chunk starts and the gradients of those at chunk ends."""
     n, hv = q.shape[1] // 64, v.shape[2]
     cut = lambda t: t[0].unflatten(0, (n, 64)).transpose(1, 2)
     whole = lambda t: t.transpose(1, 2).flatten(0, 1)[None]

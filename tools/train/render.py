@@ -26,10 +26,12 @@ multiple lines
 
 <IMPORTANT>
 Reminder:
-- Function calls MUST follow the specified format: an inner <function=...></function> block must be nested within <tool_call></tool_call> XML tags
+- Function calls MUST follow the specified format: an inner <function=...></function> block must be nested within \
+<tool_call></tool_call> XML tags
 - Required parameters MUST be specified
 - You may provide optional reasoning for your function call in natural language BEFORE the function call, but NOT after
-- If there is no function call available, answer the question like normal with your current knowledge and do not tell the user about function calls
+- If there is no function call available, answer the question like normal with your current knowledge and \
+do not tell the user about function calls
 </IMPORTANT>"""
 
 
@@ -51,8 +53,8 @@ def calls_text(content, calls):
 def pieces(messages, tools=None, thinking=False, prompt_only=False):
     """[(text, learn)]: learn marks what an assistant wrote. With prompt_only the generation prompt ends it.
 
-    A turn after the last question has its think block. When thinking is off that block is empty and part of the prompt, as
-    the generation prompt has it; when it is on, the opening tag is the prompt's and the rest is the model's.
+    A turn after the last question has its think block. When thinking is off that block is empty and part of the prompt,
+    as the generation prompt has it; when it is on, the opening tag is the prompt's and the rest is the model's.
     """
     out = []
     system = messages[0]["content"].strip() if messages[0]["role"] == "system" else ""

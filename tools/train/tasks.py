@@ -4,22 +4,24 @@ Every generator takes a World (its random numbers and word lists) and returns an
   messages, tools    in the API's form; the last message is the assistant's answer
   thinking           whether the answer has reasoning
   family             the name under which examinations count it
-An item of training may ask several questions in one chat; an item of an examination is an item whose last answer is the one
-that counts. The seeds of training and examination differ, the generators do not.
+An item of training may ask several questions in one chat; an item of an examination is an item whose last answer
+is the one that counts. The seeds of training and examination differ, the generators do not.
 """
 
 import json
 import random
 import string
 
-CITIES = """Accra Adelaide Amman Ankara Antwerp Athens Auckland Baku Bamako Bangkok Basel Belfast Bergen Berlin Bogota Boston Bremen
-Brno Brussels Bucharest Budapest Cairo Calgary Cardiff Casablanca Chicago Cologne Dakar Dallas Delhi Denver Dublin Durban Florence
-Galway Geneva Genoa Ghent Glasgow Graz Hamburg Hanoi Havana Helsinki Hobart Houston Istanbul Jakarta Kigali Kobe Kyoto Lagos Lahore
-Lima Lisbon Ljubljana London Lyon Madrid Malaga Manila Marseille Melbourne Miami Milan Minsk Montreal Mumbai Munich Nagoya Nairobi
-Nantes Naples Oporto Osaka Oslo Ottawa Oulu Palermo Paris Perth Porto Prague Quito Riga Rome Rotterdam Seoul Seville Sofia
-Stockholm Sydney Taipei Tallinn Tampere Tbilisi Tokyo Toronto Trieste Tromso Tunis Turin Turku Utrecht Valencia Vancouver Venice
-Vienna Vilnius Warsaw Wellington York Zagreb Zurich""".split()
-COLORS = "red blue green yellow black white orange purple brown grey pink violet amber silver golden crimson teal scarlet".split()
+CITIES = """Accra Adelaide Amman Ankara Antwerp Athens Auckland Baku Bamako Bangkok Basel Belfast Bergen Berlin Bogota
+Boston Bremen Brno Brussels Bucharest Budapest Cairo Calgary Cardiff Casablanca Chicago Cologne Dakar Dallas Delhi
+Denver Dublin Durban Florence Galway Geneva Genoa Ghent Glasgow Graz Hamburg Hanoi Havana Helsinki Hobart Houston
+Istanbul Jakarta Kigali Kobe Kyoto Lagos Lahore Lima Lisbon Ljubljana London Lyon Madrid Malaga Manila Marseille
+Melbourne Miami Milan Minsk Montreal Mumbai Munich Nagoya Nairobi Nantes Naples Oporto Osaka Oslo Ottawa Oulu Palermo
+Paris Perth Porto Prague Quito Riga Rome Rotterdam Seoul Seville Sofia Stockholm Sydney Taipei Tallinn Tampere Tbilisi
+Tokyo Toronto Trieste Tromso Tunis Turin Turku Utrecht Valencia Vancouver Venice Vienna Vilnius Warsaw Wellington York
+Zagreb Zurich""".split()
+COLORS = """red blue green yellow black white orange purple brown grey pink violet amber silver golden crimson teal
+scarlet""".split()
 MONTHS = "January February March April May June July August September October November December".split()
 SYLLABLES = [
     c + v
@@ -136,7 +138,8 @@ class World:
         if kind == "time":
             return f"{r.randint(0, 23):02d}:{self.pick(['00', '15', '30', '45', '10', '50'])}"
         if kind == "email":
-            return f"{self.word()}{self.pick(['', '.', '_'])}{self.made_word()}@{self.word()}.{self.pick(['com', 'org', 'net', 'example'])}"
+            name = f"{self.word()}{self.pick(['', '.', '_'])}{self.made_word()}"
+            return f"{name}@{self.word()}.{self.pick(['com', 'org', 'net', 'example'])}"
         if kind == "weight":
             return f"{self.digits(r.randint(1, 3))} {self.pick(['kg', 'g', 'pounds'])}"
         raise KeyError(kind)
@@ -189,7 +192,8 @@ class World:
             return f"{word} ({pos}): {definition}."
         if style == 3:
             return self.pick(self.c["devil"]) if self.chance(0.5) else self.pick(self.c["state"])
-        return f"{self.made_word()}_{self.noun()} = {self.pick(['get', 'set', 'load', 'find'])}_{self.noun()}({self.rng.randint(0, 99)})"
+        target = f"{self.made_word()}_{self.noun()}"
+        return f"{target} = {self.pick(['get', 'set', 'load', 'find'])}_{self.noun()}({self.rng.randint(0, 99)})"
 
     def passage(self, chars):
         """About this many characters of filler, as a list of sentences."""
@@ -658,8 +662,8 @@ def extraction(w, exam=False):
 
 
 # ---- tools
-ACTIONS = """get set find send create delete update list search book cancel open close start stop convert translate play schedule order
-check read write move copy add remove count track reserve""".split()
+ACTIONS = """get set find send create delete update list search book cancel open close start stop convert translate play
+schedule order check read write move copy add remove count track reserve""".split()
 PARAMETERS = {
     "city": ("string", "city", "The city"),
     "name": ("string", "name", "The name of the person"),
@@ -804,7 +808,9 @@ def known_request(w, tool, forms):
         "date": lambda: w.value("date"),
         "expression": lambda: f"{w.digits(w.rng.randint(1, 4))} {w.pick('+-*/')} {w.digits(w.rng.randint(1, 4))}",
         "name": w.name,
-        "path": lambda: f"{w.pick(['/tmp/', '', 'src/', '/etc/'])}{w.word()}.{w.pick(['txt', 'md', 'c', 'py', 'json'])}",
+        "path": lambda: (
+            f"{w.pick(['/tmp/', '', 'src/', '/etc/'])}{w.word()}.{w.pick(['txt', 'md', 'c', 'py', 'json'])}"
+        ),
         "room": lambda: w.pick(["kitchen", "bedroom", "hall", "office"]) if w.chance(0.5) else w.noun(),
         "brightness": lambda: w.rng.randint(0, 100),
     }

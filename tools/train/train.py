@@ -1,11 +1,14 @@
-"""Trains a model and its MTP head, for so many seconds, and writes the exported model and what the next piece resumes from.
+"""Trains a model and its MTP head, for so many seconds, and writes the exported model and what the next piece
+resumes from.
 
   python3 train.py MODEL WORK OUT SECONDS [--resume DIR] [--from 0.0] [--to 1.0]
 
-MODEL is fold-s or fold-moe. WORK has corpus.json and tokenizer.json. The schedule runs from --from to --to over SECONDS, so a
-training of several pieces gives each its part: a short warm-up, a constant rate, and from 0.55 on a linear fall during which the
-weights are used as they will be in the 4-bit file (their gradients pass to the exact ones).
-Matrices inside the layers follow Muon, everything else Adam. DIR's weights are bf16; the optimisers start afresh in each piece.
+MODEL is fold-s or fold-moe. WORK has corpus.json and tokenizer.json. The schedule runs from --from to --to over
+SECONDS, so a training of several pieces gives each its part: a short warm-up, a constant rate, and from 0.55 on a
+linear fall during which the weights are used as they will be in the 4-bit file (their gradients pass to the exact
+ones).
+Matrices inside the layers follow Muon, everything else Adam. DIR's weights are bf16; the optimisers start afresh in
+each piece.
 """
 
 import argparse
@@ -252,8 +255,9 @@ def main():
             mean = torch.stack(sums).mean(0).tolist()
             shown, sums = time.time(), []
             print(
-                f"{shown - begun:6.1f} s  x {x:.3f}  step {step}  {seen / (shown - clock) / 1e3:.0f} k/s  loss {mean[0]:.4f}  mtp {mean[1]:.4f}"
-                f"  balance {mean[2]:.3f}  right {mean[3]:.4f}  queue {stream.queue.qsize()}",
+                f"{shown - begun:6.1f} s  x {x:.3f}  step {step}  {seen / (shown - clock) / 1e3:.0f} k/s"
+                f"  loss {mean[0]:.4f}  mtp {mean[1]:.4f}  balance {mean[2]:.3f}"
+                f"  right {mean[3]:.4f}  queue {stream.queue.qsize()}",
                 flush=True,
             )
         if exams and time.time() - examined > 75:
