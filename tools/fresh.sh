@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Proves that a stranger's machine is enough: makes a Debian 12 of base, git and make in a folder, clones the repository
-# at HEAD into it, and runs there what the README says: make test, then make serve and one request.
-#   tools/fresh.sh [--until setup|test] [FOLDER]    FOLDER keeps the Debian for the next run (default: a temporary one)
-# Needs root and debootstrap. Mirror, proxy and certificates are those of this machine's own apt and pip.
+# at HEAD into it, and runs there what the README says: make serve and one request, then make test.
+#   tools/fresh.sh [--until serve|setup] [FOLDER]    FOLDER keeps the Debian for the next run, which then finds installed
+#                                                    what this one installed (default: a temporary one)
+# Needs root, debootstrap and curl. Mirror, proxy and certificates are those of this machine's own apt and pip.
 # All mounts and processes live in namespaces of their own, and end with them.
 set -u
 export LC_ALL=C
@@ -85,16 +86,17 @@ clone() {
 
 serve_and_ask() {
     step "make serve"
+    # The server is asked from out here: what building does not need, curl among it, is not there yet.
     local port=8097 server reply
     inside "cd /root/tokenfold && exec make serve PORT=$port" >"$folder/serve.log" 2>&1 &
     server=$!
-    for ((i = 0; i < 600; i++)); do
-        inside "curl -sf http://127.0.0.1:$port/health" >/dev/null 2>&1 && break
+    for ((i = 0; i < 1800; i++)); do
+        curl -sf --noproxy '*' "http://127.0.0.1:$port/health" >/dev/null 2>&1 && break
         kill -0 "$server" 2>/dev/null || break
         sleep 1
     done
-    reply=$(inside "curl -s http://127.0.0.1:$port/v1/chat/completions -H 'Content-Type: application/json' \
-        -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"max_tokens\": 16}'")
+    reply=$(curl -s --noproxy '*' "http://127.0.0.1:$port/v1/chat/completions" -H 'Content-Type: application/json' \
+        -d '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}')
     echo "$reply"
     case $reply in
     *'"choices"'*) ;;
@@ -108,15 +110,15 @@ run_all() { # folder, where to stop
     copy_network_settings
     mount_system
     clone
+    serve_and_ask
+    [ "$2" = serve ] && return
     step "setup.sh, twice"
     inside 'cd /root/tokenfold && ./setup.sh' || fail "setup.sh failed"
     time inside 'cd /root/tokenfold && ./setup.sh' || fail "setup.sh failed the second time"
     [ "$2" = setup ] && return
     step "make test"
     inside 'cd /root/tokenfold && make test' || fail "make test failed"
-    [ "$2" = test ] && return
-    serve_and_ask
-    echo "fresh.sh: a Debian 12 of base, git and make builds, tests and serves $(git rev-parse --short HEAD)"
+    echo "fresh.sh: a Debian 12 of base, git and make builds, serves and tests $(git rev-parse --short HEAD)"
 }
 
 # ---- out here ----
@@ -127,13 +129,15 @@ if [ "${1:-}" = --in-namespaces ]; then
     exit
 fi
 
-until=serve
+until=test
 if [ "${1:-}" = --until ]; then
-    until=${2:?"setup or test"}
+    until=${2:?"serve or setup"}
     shift 2
 fi
 [ "$(id -u)" = 0 ] || fail "needs root, to make a Debian in a folder and to enter it: run it as root"
-command -v debootstrap >/dev/null || fail "needs debootstrap: apt-get install debootstrap"
+for tool in debootstrap curl; do
+    command -v $tool >/dev/null || fail "needs $tool: apt-get install $tool"
+done
 git rev-parse -q --verify HEAD >/dev/null || fail "this is not a clone with a commit"
 [ -z "$(git status --porcelain)" ] || echo "fresh.sh: there are uncommitted changes; only HEAD is tried"
 
