@@ -84,8 +84,8 @@ MAIN_OBJECTS := $O/src/cli/main.o
 all: build/tokenfold $(if $(wildcard check/*.c),build/tf-cpu-test)
 
 # build/NAME points at the build of it that was asked for last.
-.PHONY: build/tokenfold build/tf-cpu-test build/tf-cpu-bench
-build/tokenfold build/tf-cpu-test build/tf-cpu-bench: build/%: $O/%
+.PHONY: build/tokenfold build/tf-cpu-test build/tf-cuda-test build/tf-cpu-bench
+build/tokenfold build/tf-cpu-test build/tf-cuda-test build/tf-cpu-bench: build/%: $O/%
 	@mkdir -p build
 	@ln -sf $(patsubst build/%,%,$O)/$* $@
 
@@ -94,10 +94,17 @@ $O/tokenfold: $(MAIN_OBJECTS) $(call archives,cli)
 	$(link) $(MAIN_OBJECTS) -Wl,--start-group $(call archives,cli) -Wl,--end-group $(CUDA_LIBS) $(LDLIBS)
 
 # The kernel contract links no third-party library: it also builds where there is only a compiler, make and nvcc.
-CHECK_OBJECTS  := $(patsubst %.c,$O/%.o,$(sort $(wildcard check/*.c)))
+CHECK_SOURCES  := $(filter-out $(wildcard check/registry_*.c),$(sort $(wildcard check/*.c)))
+CHECK_OBJECTS  := $(patsubst %.c,$O/%.o,$(CHECK_SOURCES) check/registry_cpu.c)
 CHECK_ARCHIVES := $(filter-out $O/libformat.a,$(call archives,cuda))
 $O/tf-cpu-test: $(CHECK_OBJECTS) $(CHECK_ARCHIVES)
 	$(link) $(CHECK_OBJECTS) -Wl,--start-group $(CHECK_ARCHIVES) -Wl,--end-group $(CUDA_LIBS) -lpthread -lm
+
+# The same cases on the first GPU. Builds where there are only nvcc and make; says why when there is no nvcc.
+CUDA_CHECK_OBJECTS := $(patsubst %.c,$O/%.o,$(CHECK_SOURCES) check/registry_cuda.c)
+$O/tf-cuda-test: $(CUDA_CHECK_OBJECTS) $(CHECK_ARCHIVES)
+	$(if $(CUDA_SKIPPED),$(error tf-cuda-test needs the CUDA code: $(CUDA_SKIPPED)))
+	$(link) $(CUDA_CHECK_OBJECTS) -Wl,--start-group $(CHECK_ARCHIVES) -Wl,--end-group $(CUDA_LIBS) -lpthread -lm
 
 # Times of the CPU's operations at real shapes. Its measurements of arithmetic are compiled for what their names end in.
 BENCH_OBJECTS := $(patsubst %.c,$O/%.o,$(sort $(wildcard bench/*.c)))

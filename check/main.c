@@ -1,4 +1,4 @@
-// tf-cpu-test [SUITE|all] [--list]: see check.h. Ends with "N passed, N failed"; the exit status says whether all
+// tf-cpu-test or tf-cuda-test [SUITE|all] [--list]: see check.h. Ends with "N passed, N failed"; the exit status says whether all
 // passed.
 #include "check/check.h"
 #include "base/clock.h"
@@ -103,6 +103,7 @@ int main(int argc, char **argv) {
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     static struct subject subjects[MAX_SUBJECTS];
     int n = check_registry.open(subjects, MAX_SUBJECTS);
+    if (n == 0) return 2;
     for (int i = 0; i < n; i++) printf("%s: %s\n", check_registry.title, subjects[i].name);
     struct run total = {.arena = arena_create(0)};
     must(total.arena != NULL);

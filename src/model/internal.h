@@ -19,7 +19,9 @@ struct model {
     struct model_limits limits;
     struct run_layout run;
     struct page_layout page;
-    void *memory; // device: what scratch lies in
+    void *memory;         // device: what scratch lies in
+    void *device_weights; // where the device has memory of its own; else NULL, as device_inv_freq
+    float *device_inv_freq;
     struct scratch scratch;
 };
 

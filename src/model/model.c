@@ -1,4 +1,5 @@
 #include "model/internal.h"
+#include "model/weights_device.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,8 @@ enum status model_open(const char *dir, struct model **out, struct error *e) {
 void model_free(struct model *m) {
     if (m == NULL) return;
     if (m->memory != NULL) m->device->release(m->device, m->memory);
+    if (m->device_weights != NULL) m->device->release(m->device, m->device_weights);
+    if (m->device_inv_freq != NULL) m->device->release(m->device, m->device_inv_freq);
     free(m->inv_freq);
     weights_free(m->weights);
     config_free(&m->config);
@@ -163,12 +166,40 @@ static enum status take_scratch(struct model *m, const struct model_limits *limi
     return STATUS_OK;
 }
 
+// What the forward pass reads, where it can read it: in the mapped files, or in the device's own memory.
+struct device_progress {
+    model_progress_fn *fn;
+    void *context;
+    int64_t total;
+};
+
+static void report_copied(void *context, int64_t bytes_done) {
+    const struct device_progress *p = context;
+    p->fn(p->context, bytes_done < p->total ? bytes_done : p->total, p->total);
+}
+
+static enum status bring_weights(struct model *m, struct device *d, model_progress_fn *progress, void *context,
+                                 struct error *e) {
+    if (d->memory == NULL) {
+        struct progress p = {progress, context};
+        return checkpoint_prefetch(m->checkpoint, progress == NULL ? NULL : report_progress, &p, e);
+    }
+    struct device_progress p = {progress, context, m->weight_bytes};
+    enum status st = weights_to_device(m->weights, &m->config, d, progress == NULL ? NULL : report_copied, &p,
+                                       &m->device_weights, e);
+    if (st != STATUS_OK) return st;
+    size_t bytes = (size_t)(m->config.n_rotary / 2) * sizeof *m->inv_freq;
+    m->device_inv_freq = d->alloc(d, bytes);
+    if (m->device_inv_freq == NULL) return error_memory(e);
+    d->copy_in(d, m->device_inv_freq, m->inv_freq, bytes);
+    return STATUS_OK;
+}
+
 enum status model_load(struct model *m, struct device *d, const struct model_limits *limits,
                        model_progress_fn *progress, void *context, struct error *e) {
     must(m->memory == NULL);
-    m->device = d;
-    struct progress p = {progress, context};
-    enum status st = checkpoint_prefetch(m->checkpoint, progress == NULL ? NULL : report_progress, &p, e);
+    m->device = d; // what is taken from here on is given back with the model
+    enum status st = bring_weights(m, d, progress, context, e);
     return st == STATUS_OK ? take_scratch(m, limits, e) : st;
 }
 

@@ -1,0 +1,30 @@
+// The CUDA backend's device, with keys and values in bf16 and in fp32.
+#include "check/check.h"
+#include "cuda/device_cuda.h"
+#include <stdio.h>
+
+// The second subject repeats the cases with the other type of keys and values.
+static const enum dtype kv_types[] = {DTYPE_BF16, DTYPE_F32};
+
+static int open_all(struct subject *out, int max) {
+    int n = 0;
+    for (int i = 0; i < (int)(sizeof kv_types / sizeof kv_types[0]) && i < max; i++) {
+        struct error e;
+        struct device *d;
+        if (cuda_device_create(0, &d, &e) != STATUS_OK) {
+            fprintf(stderr, "%s\n", e.text);
+            return 0;
+        }
+        d->kv = kv_types[i];
+        out[n] = (struct subject){.device = d, .ops = *d->ops};
+        snprintf(out[n].name, sizeof out[n].name, "%.40s, %s kv", d->name, d->kv == DTYPE_F32 ? "f32" : "bf16");
+        n++;
+    }
+    return n;
+}
+
+static void close_all(struct subject *subjects, int n) {
+    for (int i = 0; i < n; i++) device_free(subjects[i].device);
+}
+
+const struct registry check_registry = {"cuda", open_all, close_all};

@@ -1,0 +1,191 @@
+// attention in FORM_PROMPT: one head and 64 rows a block, each warp 16 of them, over tiles of 64 keys from position 0 on.
+// A row's chain meets every tile up to its own position; a tile that is read for the sake of later rows alone has weights
+// of exactly 0 and leaves a row's bits as they are.
+#include "cuda/attention_shared.cuh"
+
+#define ROWS    64
+#define THREADS 128
+
+template <int D> struct prompt_shared {
+    char q[ROWS * D * 2], k[CUDA_TILE_KEYS * D * 2], v[CUDA_TILE_KEYS * D * 2];
+    struct tile_rows rows[2];
+};
+
+// A warp's 16 rows: rows lane / 4 and lane / 4 + 8 are this thread's.
+struct chain_state {
+    float max[2], sum[2];
+};
+
+template <int D> __device__ __forceinline__ void score_tile(struct prompt_shared<D> *s, float c[8][4]) {
+    int lane = threadIdx.x % 32, row0 = threadIdx.x / 32 * 16;
+    for (int j = 0; j < 8; j++)
+        for (int i = 0; i < 4; i++) c[j][i] = 0;
+#pragma unroll 4
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t a[4];
+        load_matrices(a, kv_piece<D>(s->q, row0 + lane % 16, 2 * k + lane / 16));
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t b[4];
+            load_matrices(b, kv_piece<D>(s->k, 16 * j + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+            mma_bf16(c[2 * j], a, b[0], b[1]);
+            mma_bf16(c[2 * j + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+// Scores become weights; returns by how much earlier results fade. Row i sees keys below visible[i] of the tile.
+__device__ __forceinline__ void weigh_tile(const struct attention_job &job, const struct tile_rows *rows,
+                                           const int visible[2], float c[8][4], struct chain_state *st, float fade[2]) {
+    int col0 = 2 * (threadIdx.x % 4);
+    bool scaled = job.kv.dtype == DTYPE_E4M3;
+    float most[2] = {st->max[0], st->max[1]}, sum[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int key = 8 * j + col0 + i % 2;
+            bool sees = key < visible[i / 2];
+            c[j][i] = sees ? c[j][i] * (scaled ? job.scale * rows->k_scale[key] : job.scale) : -INFINITY;
+            most[i / 2] = fmaxf(most[i / 2], c[j][i]);
+        }
+    for (int h = 0; h < 2; h++) {
+        most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], 1));
+        most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], 2));
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int key = 8 * j + col0 + i % 2;
+            float p = key < visible[i / 2] ? __expf(c[j][i] - most[i / 2]) : 0.0f;
+            sum[i / 2] += p;
+            c[j][i] = scaled && p > 0 ? p * rows->v_scale[key] : p;
+        }
+    for (int h = 0; h < 2; h++) {
+        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
+        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
+        fade[h] = visible[h] > 0 ? __expf(st->max[h] - most[h]) : 1.0f;
+        st->sum[h] = st->sum[h] * fade[h] + sum[h];
+        if (visible[h] > 0) st->max[h] = most[h];
+    }
+}
+
+template <int D>
+__device__ __forceinline__ void add_values(struct prompt_shared<D> *s, const float c[8][4], const float fade[2],
+                                           float acc[D / 8][4]) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+        for (int i = 0; i < 4; i++) acc[n][i] *= fade[i / 2];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        uint32_t a[4] = {pack_bf16(c[2 * k][0], c[2 * k][1]), pack_bf16(c[2 * k][2], c[2 * k][3]),
+                         pack_bf16(c[2 * k + 1][0], c[2 * k + 1][1]), pack_bf16(c[2 * k + 1][2], c[2 * k + 1][3])};
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            uint32_t b[4];
+            load_matrices_transposed(b, kv_piece<D>(s->v, 16 * k + lane % 16, 2 * n + lane / 16));
+            mma_bf16(acc[2 * n], a, b[0], b[1]);
+            mma_bf16(acc[2 * n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+template <int D>
+__device__ __forceinline__ void store_rows(const struct attention_job &job, const struct lane_entry &lane, int row0, int h,
+                                           const struct chain_state &st, const float acc[D / 8][4]) {
+    int l = threadIdx.x % 32;
+    for (int half = 0; half < 2; half++) {
+        int row = row0 + threadIdx.x / 32 * 16 + l / 4 + 8 * half;
+        if (row >= lane.n_row) continue;
+        float inverse = 1.0f / st.sum[half];
+        int64_t t = lane.row0 + row;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            for (int i = 0; i < 2; i++) {
+                int col = 8 * n + 2 * (l % 4) + i;
+                float gate = tensor_load(job.qg, t, ((int64_t)h * 2 + 1) * D + col);
+                tensor_store(job.out, t, (int64_t)h * D + col, acc[n][2 * half + i] * inverse * sigmoid_of(gate));
+            }
+    }
+}
+
+template <int D>
+static __global__ void __launch_bounds__(THREADS) attention_prompt_kernel(const __grid_constant__ attention_job job) {
+    extern __shared__ __align__(16) char memory[];
+    struct prompt_shared<D> *s = (struct prompt_shared<D> *)memory;
+    const struct lane_entry lane = job.batch.lanes[0];
+    // The last rows have the longest chains, so they come first.
+    int row0 = ((int)gridDim.y - 1 - (int)blockIdx.y) * ROWS, h = blockIdx.x, kv_head = h / job.r;
+    int end = lane.position + min(row0 + ROWS, lane.n_row);
+    const int32_t *pages = job.batch.pages + lane.page_at;
+    for (int i = threadIdx.x; i < ROWS * D / 8; i += THREADS) {
+        int row = row0 + i / (D / 8);
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (row < lane.n_row) v = query_piece<D>(job.q, lane.row0 + row, h, i % (D / 8));
+        *(uint4 *)kv_piece<D>(s->q, i / (D / 8), i % (D / 8)) = v;
+    }
+    int64_t v_offset = value_offset(job, D);
+    int my_position = lane.position + row0 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    struct chain_state st = {{-INFINITY, -INFINITY}, {0, 0}};
+    float acc[D / 8][4] = {};
+    find_rows<D>(job, pages, kv_head, 0, end, &s->rows[0]);
+    __syncthreads();
+    fetch_tile<D, THREADS>(job, &s->rows[0], 0, min(CUDA_TILE_KEYS, end), s->k);
+    copies_commit();
+    int buffer = 0;
+    for (int key0 = 0; key0 < end; key0 += CUDA_TILE_KEYS, buffer ^= 1) {
+        copies_wait<0>();
+        __syncthreads();
+        fetch_tile<D, THREADS>(job, &s->rows[buffer], v_offset, min(CUDA_TILE_KEYS, end - key0), s->v);
+        copies_commit();
+        find_rows<D>(job, pages, kv_head, key0 + CUDA_TILE_KEYS, end, &s->rows[buffer ^ 1]);
+        float c[8][4], fade[2];
+        score_tile<D>(s, c);
+        __syncthreads();
+        int next = key0 + CUDA_TILE_KEYS;
+        if (next < end) fetch_tile<D, THREADS>(job, &s->rows[buffer ^ 1], 0, min(CUDA_TILE_KEYS, end - next), s->k);
+        copies_commit();
+        int visible[2];
+        for (int i = 0; i < 2; i++) visible[i] = max(0, min(CUDA_TILE_KEYS, my_position + 8 * i + 1 - key0));
+        weigh_tile(job, &s->rows[buffer], visible, c, &st, fade);
+        copies_wait<1>();
+        __syncthreads();
+        add_values<D>(s, c, fade, acc);
+    }
+    copies_wait<0>();
+    store_rows<D>(job, lane, row0, h, st, acc);
+}
+
+template <int D> static void launch(struct cuda_device *d, const struct attention_job &job, int n_row) {
+    size_t bytes = sizeof(struct prompt_shared<D>);
+    cudaFuncSetAttribute(attention_prompt_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    dim3 grid((unsigned)job.n_head, (unsigned)ceil_div(n_row, ROWS));
+    attention_prompt_kernel<D><<<grid, THREADS, bytes, d->stream>>>(job);
+    cuda_launched(d, "attention, prompt");
+}
+
+void attention_prompt(struct cuda_device *d, const struct attention_args *a, struct attention_job *job) {
+    must(a->batch->n_lane == 1);
+    int n_row = a->batch->lanes[0].n_row;
+    switch (a->head_dim) {
+    case 16: launch<16>(d, *job, n_row); break;
+    case 32: launch<32>(d, *job, n_row); break;
+    case 64: launch<64>(d, *job, n_row); break;
+    case 128: launch<128>(d, *job, n_row); break;
+    default: must(a->head_dim == 256); launch<256>(d, *job, n_row); break;
+    }
+}
+
+void cuda_attention(struct device *base, const struct attention_args *a) {
+    struct cuda_device *d = cuda_of(base);
+    const struct batch_view *b = cuda_batch(d, a->batch);
+    if (d->failure != cudaSuccess || b->n_row == 0) return;
+    struct attention_job job = {*b,       a->q,         a->qg, a->out, a->kv, a->n_head, a->n_kv_head, a->n_head / a->n_kv_head,
+                                a->scale, NULL, 0,  0};
+    if (a->batch->form == FORM_ROWS)
+        attention_rows(d, a, &job);
+    else
+        attention_prompt(d, a, &job);
+}

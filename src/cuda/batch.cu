@@ -1,0 +1,116 @@
+// A batch's tables on the device: one block of pinned memory is filled and sent with one copy that nobody waits for.
+#include "cuda/common.cuh"
+#include <string.h>
+
+#define LEAST_LANES 8 // also where the limits name none: single operations may be called on small batches
+#define LEAST_ROWS  1024
+#define LEAST_PAGES 16384
+
+bool upload_ring_open(struct upload_ring *r, size_t slot_bytes) {
+    upload_ring_close(r);
+    slot_bytes = (slot_bytes + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
+    r->slot_bytes = slot_bytes;
+    if (cudaMallocHost(&r->pinned, slot_bytes * CUDA_TABLE_SLOTS) != cudaSuccess) return false;
+    if (cudaMalloc(&r->device, slot_bytes * CUDA_TABLE_SLOTS) != cudaSuccess) return false;
+    for (int i = 0; i < CUDA_TABLE_SLOTS; i++)
+        if (cudaEventCreateWithFlags(&r->done[i], cudaEventDisableTiming) != cudaSuccess) return false;
+    return true;
+}
+
+void upload_ring_close(struct upload_ring *r) {
+    for (int i = 0; i < CUDA_TABLE_SLOTS; i++)
+        if (r->done[i] != NULL) cudaEventDestroy(r->done[i]);
+    cudaFreeHost(r->pinned);
+    cudaFree(r->device);
+    memset(r, 0, sizeof *r);
+}
+
+char *upload_take(struct cuda_device *d, struct upload_ring *r) {
+    cuda_note(d, cudaEventSynchronize(r->done[r->next]), "wait for an upload");
+    return r->pinned + (size_t)r->next * r->slot_bytes;
+}
+
+char *upload_send(struct cuda_device *d, struct upload_ring *r, size_t bytes) {
+    must(bytes <= r->slot_bytes);
+    size_t at = (size_t)r->next * r->slot_bytes;
+    cuda_note(d, cudaMemcpyAsync(r->device + at, r->pinned + at, bytes, cudaMemcpyHostToDevice, d->stream),
+              "upload tables");
+    cuda_note(d, cudaEventRecord(r->done[r->next], d->stream), "mark an upload");
+    r->next = (r->next + 1) % CUDA_TABLE_SLOTS;
+    return r->device + at;
+}
+
+// Where each table lies in a slot.
+struct table_layout {
+    size_t lanes, keeps, lane_of_row, ids, pages, bytes;
+};
+
+static struct table_layout lay_out_tables(int64_t n_lane, int64_t n_keep, int64_t n_row, int64_t n_page) {
+    struct carver c = {NULL, 0};
+    struct table_layout l;
+    l.lanes = c.used;
+    carve(&c, (size_t)n_lane * sizeof(struct lane_entry));
+    l.keeps = c.used;
+    carve(&c, (size_t)n_keep * sizeof(struct keep_entry));
+    l.lane_of_row = c.used;
+    carve(&c, (size_t)n_row * sizeof(int32_t));
+    l.ids = c.used;
+    carve(&c, (size_t)n_row * sizeof(int32_t));
+    l.pages = c.used;
+    carve(&c, (size_t)n_page * sizeof(int32_t));
+    l.bytes = c.used;
+    return l;
+}
+
+// Pages may be as small as one position, so a lane can have as many as its context has, and a window's more.
+size_t batch_table_bytes(const struct device_limits *l) {
+    int64_t n_lane = larger(l->max_lanes, LEAST_LANES), n_row = larger(l->max_rows, l->max_round_rows);
+    int64_t n_page = n_lane * (l->max_context + 2 * l->max_window);
+    return lay_out_tables(n_lane, l->max_rows / CUDA_DELTA_ROWS + LEAST_LANES, larger(n_row, LEAST_ROWS),
+                          larger(n_page, LEAST_PAGES))
+        .bytes;
+}
+
+static int64_t fill_lanes(const struct batch *b, struct lane_entry *lanes, int32_t *lane_of_row, int32_t *pages) {
+    int64_t n_page = 0, part_base = 0;
+    for (int32_t i = 0; i < b->n_lane; i++) {
+        const struct lane *l = &b->lanes[i];
+        lanes[i] = (struct lane_entry){l->row0, l->n_row, l->position, l->n_pending, n_page, part_base, (char *)l->run};
+        for (int32_t t = 0; t < l->n_row; t++) lane_of_row[l->row0 + t] = i;
+        if (l->n_page > 0) memcpy(pages + n_page, l->pages, (size_t)l->n_page * sizeof *pages);
+        n_page += l->n_page;
+        part_base += ceil_div((int64_t)l->position + l->n_row, CUDA_CHUNK_KEYS) * l->n_row;
+    }
+    return n_page;
+}
+
+void cuda_begin(struct device *base, const struct batch *b) {
+    struct cuda_device *d = cuda_of(base);
+    if (d->failure != cudaSuccess) return;
+    int64_t n_page = 0;
+    for (int32_t i = 0; i < b->n_lane; i++) n_page += b->lanes[i].n_page;
+    struct table_layout l = lay_out_tables(b->n_lane, b->n_keep, b->n_row, n_page);
+    must(l.bytes <= d->tables.slot_bytes);
+    char *host = upload_take(d, &d->tables);
+    fill_lanes(b, (struct lane_entry *)(host + l.lanes), (int32_t *)(host + l.lane_of_row),
+               (int32_t *)(host + l.pages));
+    struct keep_entry *keeps = (struct keep_entry *)(host + l.keeps);
+    for (int32_t i = 0; i < b->n_keep; i++) keeps[i] = (struct keep_entry){b->keeps[i].position, (char *)b->keeps[i].run};
+    if (b->ids != NULL) memcpy(host + l.ids, b->ids, (size_t)b->n_row * sizeof(int32_t));
+    char *device = upload_send(d, &d->tables, l.bytes);
+    d->view = (struct batch_view){(struct lane_entry *)(device + l.lanes),
+                                  (int32_t *)(device + l.lane_of_row),
+                                  (int32_t *)(device + l.ids),
+                                  (int32_t *)(device + l.pages),
+                                  (struct keep_entry *)(device + l.keeps),
+                                  b->n_row,
+                                  b->n_lane,
+                                  b->n_keep,
+                                  b->max_window};
+    d->batch = b;
+}
+
+const struct batch_view *cuda_batch(struct cuda_device *d, const struct batch *batch) {
+    if (batch != d->batch) cuda_begin(&d->base, batch);
+    return &d->view;
+}

@@ -1,0 +1,129 @@
+// Owns what the CUDA backend's files share on the host's side: the device, its scratch, launches and errors.
+#ifndef TF_CUDA_COMMON_CUH
+#define TF_CUDA_COMMON_CUH
+
+#include "cuda/device_cuda.h"
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#define CUDA_ALIGN       256 // of device memory
+#define CUDA_TILE_KEYS   64  // keys of an attention tile, at absolute positions
+#define CUDA_CHUNK_KEYS  512 // keys of a partial result in FORM_ROWS, at absolute positions
+#define CUDA_DELTA_ROWS  64  // rows of a delta-rule chunk, at absolute positions
+#define CUDA_ROW_PAD     128 // prepared rows are zeros up to a multiple of so many elements
+#define CUDA_TABLE_SLOTS 4   // uploads of batch tables that may be under way at once
+
+// A lane as kernels see it. part_base: chunk results of the lanes before it, for the rows form of attention.
+struct lane_entry {
+    int32_t row0, n_row, position, n_pending;
+    int64_t page_at; // of its first page in the table of all pages
+    int64_t part_base;
+    char *run;
+};
+
+struct keep_entry {
+    int32_t position;
+    char *run;
+};
+
+// The batch on the device.
+struct batch_view {
+    const struct lane_entry *lanes;
+    const int32_t *lane_of_row, *ids, *pages;
+    const struct keep_entry *keeps;
+    int32_t n_row, n_lane, n_keep, max_window;
+};
+
+// Uploads: each goes through its own slot of pinned memory, which is free again when its event has happened.
+struct upload_ring {
+    char *pinned, *device; // CUDA_TABLE_SLOTS times slot_bytes
+    size_t slot_bytes;
+    cudaEvent_t done[CUDA_TABLE_SLOTS];
+    int next;
+};
+
+struct draw_state; // draw.cu
+
+struct cuda_device {
+    struct device base;
+    int index, n_processors, major, minor;
+    bool unified;
+    cudaStream_t stream;
+    cudaError_t failure; // the first; later calls do nothing
+    const char *failed_doing;
+    struct device_limits limits;
+    char *scratch;
+    size_t scratch_bytes;
+    struct upload_ring tables, lists;
+    const struct batch *batch; // whose tables are on the device
+    struct batch_view view;
+    struct draw_state *draw;
+    char name[384];
+};
+
+static inline struct cuda_device *cuda_of(struct device *d) { return (struct cuda_device *)d; }
+
+// Keeps the first failure, which is reported by sync.
+void cuda_note(struct cuda_device *d, cudaError_t code, const char *doing);
+// After each launch.
+void cuda_launched(struct cuda_device *d, const char *kernel);
+
+// Hands out scratch from the front of the block; with base NULL it only adds up.
+struct carver {
+    char *base;
+    size_t used;
+};
+
+static inline void *carve(struct carver *c, size_t bytes) {
+    void *p = c->base != NULL ? c->base + c->used : NULL;
+    c->used += (bytes + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
+    return p;
+}
+
+static inline struct carver scratch_of(struct cuda_device *d) { return (struct carver){d->scratch, 0}; }
+static inline void scratch_done(const struct cuda_device *d, const struct carver *c) {
+    must(c->used <= d->scratch_bytes);
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// ---- batch.cu ----
+bool upload_ring_open(struct upload_ring *r, size_t slot_bytes);
+void upload_ring_close(struct upload_ring *r);
+// Waits until the next slot is free, and returns its pinned side; upload_send copies `bytes` and returns the device's.
+char *upload_take(struct cuda_device *d, struct upload_ring *r);
+char *upload_send(struct cuda_device *d, struct upload_ring *r, size_t bytes);
+size_t batch_table_bytes(const struct device_limits *l);
+void cuda_begin(struct device *d, const struct batch *batch);
+// The batch's tables: those that begin brought, or brought now for a batch that it has not seen.
+const struct batch_view *cuda_batch(struct cuda_device *d, const struct batch *batch);
+
+// ---- scratch that operations need under the limits ----
+size_t need_linear(const struct device_limits *l);
+size_t need_attention(const struct device_limits *l);
+size_t need_delta(const struct device_limits *l);
+size_t need_router(const struct device_limits *l);
+size_t need_experts(const struct device_limits *l);
+size_t need_draw(const struct device_limits *l);
+size_t draw_list_bytes(const struct device_limits *l);
+bool draw_open(struct cuda_device *d, const struct device_limits *l);
+void draw_close(struct cuda_device *d);
+void draw_deliver(struct cuda_device *d); // after a wait: results to where they were asked for
+
+// ---- operations ----
+void cuda_embed(struct device *d, const struct embed_args *a);
+void cuda_norm(struct device *d, const struct norm_args *a);
+void cuda_linear(struct device *d, const struct linear_args *a);
+void cuda_qk_store(struct device *d, const struct qk_store_args *a);
+void cuda_attention(struct device *d, const struct attention_args *a);
+void cuda_conv(struct device *d, const struct conv_args *a);
+void cuda_delta(struct device *d, const struct delta_args *a);
+void cuda_delta_commit(struct device *d, const struct delta_commit_args *a);
+void cuda_swiglu(struct device *d, const struct swiglu_args *a);
+void cuda_router(struct device *d, const struct router_args *a);
+void cuda_experts(struct device *d, const struct experts_args *a);
+void cuda_draw(struct device *d, const struct draw_args *a);
+
+#endif

@@ -1,0 +1,97 @@
+// conv: a thread has one channel of a few consecutive rows of a lane, so that each tap is loaded once.
+#include "cuda/device.cuh"
+
+#define THREADS  128
+#define ROWS     8
+#define MAX_TAPS 8
+
+struct conv_job {
+    struct batch_view batch;
+    struct tensor m, out;
+    const float *weight;
+    int n_tap, ring_rows;
+    int64_t ring_offset;
+    bool keeps_rows; // store all rows of the batch into the rings at once: none is still to be read there
+};
+
+static __device__ int64_t ring_element(const struct conv_job &job, int64_t position, int64_t channel) {
+    return position % job.ring_rows * job.m.n_col + channel;
+}
+
+// m of the lane's row i, which is before the batch when negative.
+static __device__ float tap_value(const struct conv_job &job, const struct lane_entry &lane, int64_t i, int64_t channel) {
+    int64_t position = lane.position + i;
+    if (position < 0) return 0;
+    if (i >= 0) return tensor_load(job.m, lane.row0 + i, channel);
+    return load_float(lane.run + job.ring_offset, job.m.dtype, ring_element(job, position, channel));
+}
+
+// blockIdx.y counts blocks of ROWS rows over all lanes; lanes are few.
+static __global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_constant__ conv_job job) {
+    int64_t channel = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (channel >= job.m.n_col) return;
+    int block = blockIdx.y, l = 0;
+    for (;; l++) {
+        int n = (job.batch.lanes[l].n_row + ROWS - 1) / ROWS;
+        if (block < n) break;
+        block -= n;
+    }
+    const struct lane_entry lane = job.batch.lanes[l];
+    float weight[MAX_TAPS], tap[MAX_TAPS];
+    int first = block * ROWS, end = min(lane.n_row, first + ROWS);
+    for (int j = 0; j < job.n_tap; j++) {
+        weight[j] = job.weight[channel * job.n_tap + j];
+        tap[j] = j + 1 < job.n_tap ? tap_value(job, lane, first + j - (job.n_tap - 1), channel) : 0;
+    }
+    for (int i = first; i < end; i++) {
+        float sum = 0, newest = tensor_load(job.m, lane.row0 + i, channel);
+        tap[job.n_tap - 1] = newest;
+        for (int j = 0; j < job.n_tap; j++) sum += weight[j] * tap[j];
+        for (int j = 0; j + 1 < job.n_tap; j++) tap[j] = tap[j + 1];
+        tensor_store(job.out, lane.row0 + i, channel, silu_of(sum));
+        if (job.keeps_rows)
+            store_float(lane.run + job.ring_offset, job.m.dtype, ring_element(job, lane.position + i, channel), newest);
+    }
+}
+
+// Into the rings: in FORM_ROWS all rows of lane y; in FORM_PROMPT (y = 0) the last rows of the pass, and (y > 0) those
+// before a keep. A launch of its own, after everything that reads the rings' old rows.
+static __global__ void ring_kernel(const __grid_constant__ conv_job job, bool is_rows) {
+    int64_t channel = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (channel >= job.m.n_col) return;
+    const struct lane_entry lane = job.batch.lanes[is_rows ? blockIdx.y : 0];
+    char *run = lane.run;
+    int from = 0, to = lane.n_row;
+    if (!is_rows) {
+        if (blockIdx.y > 0) {
+            const struct keep_entry keep = job.batch.keeps[blockIdx.y - 1];
+            to = keep.position - lane.position;
+            run = keep.run;
+        }
+        from = max(0, to - (job.n_tap - 1));
+    }
+    for (int i = from; i < to; i++)
+        store_float(run + job.ring_offset, job.m.dtype, ring_element(job, lane.position + i, channel),
+                    tensor_load(job.m, lane.row0 + i, channel));
+}
+
+void cuda_conv(struct device *base, const struct conv_args *a) {
+    struct cuda_device *d = cuda_of(base);
+    const struct batch *b = a->batch;
+    const struct batch_view *view = cuda_batch(d, b);
+    if (d->failure != cudaSuccess || b->n_row == 0) return;
+    must(a->n_tap >= 1 && a->n_tap <= MAX_TAPS);
+    bool is_rows = b->form == FORM_ROWS;
+    struct conv_job job = {*view, a->m, a->out, a->weight, a->n_tap, a->ring_rows, a->ring_offset, is_rows};
+    int64_t n_block = 0;
+    for (int i = 0; i < b->n_lane; i++) {
+        n_block += ceil_div(b->lanes[i].n_row, ROWS);
+        if (b->lanes[i].n_row + a->n_tap - 1 > a->ring_rows || b->lanes[i].n_row > ROWS) job.keeps_rows = false;
+    }
+    unsigned n_x = (unsigned)ceil_div(a->m.n_col, THREADS);
+    conv_kernel<<<dim3(n_x, (unsigned)n_block), THREADS, 0, d->stream>>>(job);
+    cuda_launched(d, "conv");
+    if (job.keeps_rows) return;
+    ring_kernel<<<dim3(n_x, (unsigned)(is_rows ? b->n_lane : 1 + b->n_keep)), THREADS, 0, d->stream>>>(job, is_rows);
+    cuda_launched(d, "conv rings");
+}

@@ -1,0 +1,191 @@
+// experts: rows are grouped by expert on the device, so that an expert's weights are read once for all its rows.
+//   1. rows rounded to bf16; pairs listed by expert and cut into tiles
+//   2. gate and up of all pairs, in fp32; 3. activation, rounded; 4. down of all pairs, in fp32
+//   5. each row's sum: residual, experts in slot order, shared expert
+// Where a pair stands in a tile has no influence on its bits.
+#include "cuda/experts.cuh"
+#include <stdlib.h>
+#include <string.h>
+
+#define THREADS       256
+#define GROUP_THREADS 1024
+
+// One block. Which pair of an expert comes first in the list is left to chance.
+static __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(const int32_t *ids, int n_pair, int n_expert, int tile_pairs,
+                                                                     struct pair_groups groups) {
+    extern __shared__ int32_t shared[];
+    int32_t *count = shared, *first = shared + n_expert, *first_tile = first + n_expert;
+    for (int e = threadIdx.x; e < n_expert; e += GROUP_THREADS) count[e] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_pair; i += GROUP_THREADS) atomicAdd(&count[ids[i]], 1);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int pairs = 0, tiles = 0;
+        for (int e = 0; e < n_expert; e++) {
+            first[e] = pairs;
+            first_tile[e] = tiles;
+            pairs += count[e];
+            tiles += (count[e] + tile_pairs - 1) / tile_pairs;
+        }
+        *groups.n_tile = tiles;
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < n_expert; e += GROUP_THREADS)
+        for (int k = 0; k * tile_pairs < count[e]; k++)
+            groups.tile[first_tile[e] + k] =
+                (struct pair_tile){e, first[e] + k * tile_pairs, min(tile_pairs, count[e] - k * tile_pairs)};
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_pair; i += GROUP_THREADS) groups.list[atomicAdd(&first[ids[i]], 1)] = i;
+}
+
+// h = round(silu(gate) * up), zeros up to the stride.
+static __global__ void activate_kernel(const float *gate, const float *up, int64_t width, struct prepared h) {
+    int64_t pair = blockIdx.x;
+    for (int64_t i = threadIdx.x; i < h.stride; i += THREADS) {
+        float v = i < width ? silu_of(gate[pair * width + i]) * up[pair * width + i] : 0.0f;
+        h.rows[pair * h.stride + i] = __float2bfloat16_rn(v);
+    }
+}
+
+struct combine_job {
+    struct tensor residual, shared_out, out;
+    const float *y, *weights, *shared; // y: [pair][H]
+    int n_used;
+};
+
+static __global__ void combine_kernel(const __grid_constant__ combine_job job) {
+    int64_t t = blockIdx.y, i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = job.out.n_col;
+    if (i >= n) return;
+    float sum = tensor_load(job.residual, t, i);
+    for (int s = 0; s < job.n_used; s++)
+        sum += job.weights[t * job.n_used + s] * job.y[(t * job.n_used + s) * n + i];
+    if (job.shared_out.data != NULL) sum += job.shared[t] * tensor_load(job.shared_out, t, i);
+    tensor_store(job.out, t, i, sum);
+}
+
+struct experts_layout {
+    struct prepared x, h;
+    float *gate, *up, *y; // y takes the place of gate and up, which are done with by then
+    struct pair_groups groups;
+    const char **table; // [3 kinds][E][3]
+    int64_t most_tiles;
+};
+
+static int tile_pairs(enum form form) { return form == FORM_ROWS ? EXPERT_TILE_ROWS : EXPERT_TILE_PROMPT; }
+
+static void carve_experts(struct carver *c, struct experts_layout *l, enum form form, int64_t n_row, int64_t n_used,
+                          int64_t n_expert, int64_t hidden, int64_t width) {
+    int64_t n_pair = n_row * n_used;
+    l->most_tiles = n_pair / tile_pairs(form) + (n_pair < n_expert ? n_pair : n_expert);
+    carve_prepared(c, n_row, hidden, false, &l->x);
+    carve_prepared(c, n_pair, width, false, &l->h);
+    size_t product = (size_t)(n_pair * width) * sizeof(float), y = (size_t)(n_pair * hidden) * sizeof(float);
+    char *products = (char *)carve(c, larger((int64_t)y, 2 * (int64_t)product));
+    l->gate = (float *)products;
+    l->up = (float *)(products + product);
+    l->y = (float *)products;
+    l->groups.list = (int32_t *)carve(c, (size_t)n_pair * sizeof(int32_t));
+    l->groups.tile = (struct pair_tile *)carve(c, (size_t)l->most_tiles * sizeof(struct pair_tile));
+    l->groups.n_tile = (int32_t *)carve(c, sizeof(int32_t));
+    l->table = (const char **)carve(c, (size_t)(9 * n_expert) * sizeof(char *));
+}
+
+size_t need_experts(const struct device_limits *l) {
+    if (l->n_expert == 0) return 0;
+    struct carver rows = {NULL, 0}, prompt = {NULL, 0};
+    struct experts_layout e;
+    carve_experts(&rows, &e, FORM_ROWS, l->max_round_rows, l->n_used, l->n_expert, l->max_in, l->expert_width);
+    carve_experts(&prompt, &e, FORM_PROMPT, l->max_rows, l->n_used, l->n_expert, l->max_in, l->expert_width);
+    return rows.used > prompt.used ? rows.used : prompt.used;
+}
+
+static int64_t step_of(const void *a, const void *b) { return (const char *)b - (const char *)a; }
+
+// A model's experts lie one after another; only where they do not is a table sent, from pageable memory, which waits.
+static struct expert_weights find_weights(struct cuda_device *d, const struct weight *w, int n, const char **table) {
+    struct expert_weights x;
+    memset(&x, 0, sizeof x);
+    x.first = weight_view_of(&w[0]);
+    if (n < 2) return x;
+    x.data_step = step_of(w[0].data, w[1].data);
+    bool affine = w[0].kind == WEIGHT_AFFINE, even = true;
+    if (affine) {
+        x.scales_step = step_of(w[0].scales, w[1].scales);
+        x.biases_step = step_of(w[0].biases, w[1].biases);
+    }
+    for (int e = 1; e < n && even; e++)
+        even = step_of(w[e - 1].data, w[e].data) == x.data_step &&
+               (!affine || (step_of(w[e - 1].scales, w[e].scales) == x.scales_step &&
+                            step_of(w[e - 1].biases, w[e].biases) == x.biases_step));
+    if (even) return x;
+    const void **host = (const void **)malloc((size_t)(3 * n) * sizeof *host);
+    must(host != NULL);
+    for (int e = 0; e < n; e++) {
+        host[3 * e] = w[e].data;
+        host[3 * e + 1] = w[e].scales;
+        host[3 * e + 2] = w[e].biases;
+    }
+    cuda_note(d, cudaMemcpyAsync(table, host, (size_t)(3 * n) * sizeof *host, cudaMemcpyHostToDevice, d->stream), "upload tables");
+    cuda_note(d, cudaStreamSynchronize(d->stream), "upload tables");
+    free(host);
+    x.table = (const char *const *)table;
+    return x;
+}
+
+static bool are_alike(const struct weight_view &a, const struct weight_view &b) {
+    return a.weight_class == b.weight_class && (a.group == 32) == (b.group == 32);
+}
+
+static void run_product(struct cuda_device *d, enum form form, struct expert_product *p, int64_t most_tiles) {
+    p->n_warp = p->w[0].first.n_in > 0 ? (int)ceil_div(p->w[0].first.n_in, 128) : 1;
+    if (p->n_warp > 8) p->n_warp = 8;
+    if (form == FORM_ROWS)
+        experts_product_rows(d, p, most_tiles);
+    else
+        experts_product_prompt(d, p, most_tiles);
+}
+
+void cuda_experts(struct device *base, const struct experts_args *a) {
+    struct cuda_device *d = cuda_of(base);
+    int64_t n_row = a->x.n_row, n_pair = n_row * a->n_used, hidden = a->x.n_col, width = a->gate[0].n_out;
+    if (d->failure != cudaSuccess || n_row == 0) return;
+    struct carver c = scratch_of(d);
+    struct experts_layout l;
+    carve_experts(&c, &l, a->form, n_row, a->n_used, a->n_expert, hidden, width);
+    scratch_done(d, &c);
+    prepare_rows(d, a->x, NULL, 0, &l.x);
+    group_kernel<<<1, GROUP_THREADS, (size_t)(3 * a->n_expert) * sizeof(int32_t), d->stream>>>(
+        a->ids, (int)n_pair, a->n_expert, tile_pairs(a->form), l.groups);
+    cuda_launched(d, "experts, groups");
+
+    struct expert_product p;
+    memset(&p, 0, sizeof p);
+    p.groups = l.groups;
+    p.x = l.x.rows;
+    p.x_stride = l.x.stride;
+    p.x_divisor = a->n_used;
+    struct expert_weights gate = find_weights(d, a->gate, a->n_expert, l.table);
+    struct expert_weights up = find_weights(d, a->up, a->n_expert, l.table + 3 * a->n_expert);
+    p.w[0] = gate;
+    p.w[1] = up;
+    p.y[0] = l.gate;
+    p.y[1] = l.up;
+    p.n_matrix = are_alike(gate.first, up.first) ? 2 : 1;
+    run_product(d, a->form, &p, l.most_tiles);
+    if (p.n_matrix == 1) {
+        p.w[0] = up;
+        p.y[0] = l.up;
+        run_product(d, a->form, &p, l.most_tiles);
+    }
+    activate_kernel<<<(unsigned)n_pair, THREADS, 0, d->stream>>>(l.gate, l.up, width, l.h);
+    cuda_launched(d, "experts, activation");
+    p.w[0] = find_weights(d, a->down, a->n_expert, l.table + 6 * a->n_expert);
+    p.y[0] = l.y;
+    p.n_matrix = p.x_divisor = 1;
+    p.x = l.h.rows;
+    p.x_stride = l.h.stride;
+    run_product(d, a->form, &p, l.most_tiles);
+    struct combine_job job = {a->residual, a->shared_out, a->out, l.y, a->weights, a->shared, a->n_used};
+    combine_kernel<<<dim3((unsigned)ceil_div(hidden, THREADS), (unsigned)n_row), THREADS, 0, d->stream>>>(job);
+    cuda_launched(d, "experts, sums");
+}

@@ -1,0 +1,114 @@
+// linear in FORM_PROMPT: see product_prompt.cuh. One launch a part.
+#include "cuda/linear.cuh"
+#include "cuda/rows.cuh"
+#include "cuda/tile_prompt.cuh"
+
+#define TILE_ROWS 128
+
+struct prompt_job {
+    struct weight_view w;
+    const __nv_bfloat16 *x;
+    int64_t x_stride, n_row;
+    struct tensor out, residual;
+    bool wide; // outputs may be stored two at a time
+};
+
+static __device__ __forceinline__ void store_one(const struct prompt_job &job, int64_t t, int64_t o, float y) {
+    if (o >= job.w.n_out) return;
+    if (job.residual.data != NULL) y += tensor_load(job.residual, t, o);
+    tensor_store(job.out, t, o, y);
+}
+
+template <int BITS>
+static __global__ void __launch_bounds__(PROMPT_THREADS, 2) linear_prompt_kernel(const __grid_constant__ prompt_job job) {
+    extern __shared__ __align__(16) char shared[];
+    // Neighbouring blocks share the tile of weights, which then stays in the cache while the rows pass by.
+    int64_t t0 = (int64_t)blockIdx.x * TILE_ROWS, o0 = (int64_t)blockIdx.y * PROMPT_OUTPUTS;
+    struct prompt_sums<TILE_ROWS> sums;
+    multiply_tile<BITS, TILE_ROWS>(
+        job.w, o0, [&](int i) { return t0 + i < job.n_row ? job.x + (t0 + i) * job.x_stride : NULL; }, shared, sums);
+    each_pair<TILE_ROWS>(sums, [&](int i, int j, float y0, float y1) {
+        int64_t t = t0 + i, o = o0 + j;
+        if (t >= job.n_row) return;
+        if (!job.wide) {
+            store_one(job, t, o, y0);
+            store_one(job, t, o + 1, y1);
+            return;
+        }
+        if (o >= job.w.n_out) return;
+        if (job.residual.data != NULL) {
+            float2 r = __bfloat1622float2(*(const __nv_bfloat162 *)((const __nv_bfloat16 *)job.residual.data +
+                                                                    t * job.residual.stride + o));
+            y0 += r.x;
+            y1 += r.y;
+        }
+        *(uint32_t *)((__nv_bfloat16 *)job.out.data + t * job.out.stride + o) = pack_bf16(y0, y1);
+    });
+}
+
+static bool pairs_are_aligned(const struct tensor &t) {
+    return t.dtype == DTYPE_BF16 && (uintptr_t)t.data % 4 == 0 && t.stride % 2 == 0;
+}
+
+template <int BITS> static void launch_prompt(struct cuda_device *d, const struct prompt_job &job) {
+    size_t bytes = prompt_shared_bytes<TILE_ROWS>();
+    cudaFuncSetAttribute(linear_prompt_kernel<BITS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    dim3 grid((unsigned)ceil_div(job.n_row, TILE_ROWS), (unsigned)ceil_div(job.w.n_out, PROMPT_OUTPUTS));
+    linear_prompt_kernel<BITS><<<grid, PROMPT_THREADS, bytes, d->stream>>>(job);
+    cuda_launched(d, "linear, prompt");
+}
+
+static void launch_class(struct cuda_device *d, const struct prompt_job &job) {
+    switch (job.w.weight_class) {
+    case CLASS_Q2: launch_prompt<2>(d, job); break;
+    case CLASS_Q3: launch_prompt<3>(d, job); break;
+    case CLASS_Q4: launch_prompt<4>(d, job); break;
+    case CLASS_Q5: launch_prompt<5>(d, job); break;
+    case CLASS_Q6: launch_prompt<6>(d, job); break;
+    case CLASS_Q8: launch_prompt<8>(d, job); break;
+    case CLASS_BF16: launch_prompt<CLASS_BF16>(d, job); break;
+    case CLASS_F16: launch_prompt<CLASS_F16>(d, job); break;
+    default: must(job.w.weight_class == CLASS_F32); launch_prompt<CLASS_F32>(d, job); break;
+    }
+}
+
+void linear_prompt(struct cuda_device *d, const struct linear_args *a) {
+    struct prompt_job job;
+    job.x = (const __nv_bfloat16 *)a->x.data;
+    job.x_stride = a->x.stride;
+    if (a->norm_weight != NULL || !rows_are_wide(a->x) || a->x.n_col % PROMPT_INPUTS != 0) {
+        struct carver c = scratch_of(d);
+        struct prepared p;
+        carve_prepared(&c, a->x.n_row, a->x.n_col, false, &p);
+        scratch_done(d, &c);
+        prepare_rows(d, a->x, a->norm_weight, a->norm_eps, &p);
+        job.x = p.rows;
+        job.x_stride = p.stride;
+    }
+    job.n_row = a->x.n_row;
+    job.residual = a->residual;
+    for (int p = 0; p < a->n_parts; p++) {
+        job.w = weight_view_of(a->part[p].w);
+        job.out = a->part[p].out;
+        job.wide = pairs_are_aligned(job.out) && job.w.n_out % 2 == 0 &&
+                   (job.residual.data == NULL || pairs_are_aligned(job.residual));
+        launch_class(d, job);
+    }
+}
+
+size_t need_linear(const struct device_limits *l) {
+    struct carver rows = {NULL, 0}, prompt = {NULL, 0};
+    struct prepared p;
+    carve_prepared(&rows, l->max_round_rows, l->max_in, true, &p);
+    carve_prepared(&prompt, l->max_rows, l->max_in, false, &p);
+    return rows.used > prompt.used ? rows.used : prompt.used;
+}
+
+void cuda_linear(struct device *base, const struct linear_args *a) {
+    struct cuda_device *d = cuda_of(base);
+    if (d->failure != cudaSuccess || a->x.n_row == 0) return;
+    if (a->form == FORM_ROWS)
+        linear_rows(d, a);
+    else
+        linear_prompt(d, a);
+}

@@ -1,0 +1,109 @@
+// linear in FORM_ROWS: see product_rows.cuh. One launch for all parts whose weights are of one class.
+#include "cuda/linear.cuh"
+#include "cuda/product_rows.cuh"
+
+struct rows_part {
+    struct weight_view w;
+    struct tensor out;
+    int first_tile; // of the launch's tiles
+};
+
+struct rows_job {
+    struct rows_part part[LINEAR_MAX_PARTS];
+    int n_part, n_warp;
+    struct tensor residual;
+    struct prepared x;
+    int64_t n_row;
+};
+
+template <int BITS, int SG, int NT>
+static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS) linear_rows_kernel(const __grid_constant__ rows_job job) {
+    extern __shared__ __align__(16) char shared[];
+    int p = 0;
+    while (p + 1 < job.n_part && (int)blockIdx.x >= job.part[p + 1].first_tile) p++;
+    const struct rows_part &part = job.part[p];
+    int64_t o0 = (int64_t)((int)blockIdx.x - part.first_tile) * 16, t0 = (int64_t)blockIdx.y * 8 * NT;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+    struct rows_source<NT> x;
+#pragma unroll
+    for (int j = 0; j < NT; j++) {
+        int64_t t = t0 + 8 * j + lane / 4;
+        x.row[j] = t < job.n_row ? job.x.rows + t * job.x.stride : NULL;
+    }
+    x.sums = (SG == 32 ? job.x.sums32 : job.x.sums64) + t0 + 2 * (lane % 4);
+    x.sums_stride = job.x.n_row_padded;
+    float y[NT][4];
+    char *stages = shared + warp * unit_stages<BITS>() * unit_bytes<BITS>();
+    sum_units<BITS, SG, NT, false>(part.w, o0, x, stages, warp, job.n_warp, y);
+    add_parts<NT>((float *)shared, warp, job.n_warp, y, [&](int m, int n, float sum) {
+        int64_t t = t0 + n, o = o0 + m;
+        if (t >= job.n_row || o >= part.w.n_out) return;
+        if (job.residual.data != NULL) sum += tensor_load(job.residual, t, o);
+        tensor_store(part.out, t, o, sum);
+    });
+}
+
+template <int BITS, int SG, int NT>
+static void launch_rows(struct cuda_device *d, const struct rows_job &job, int n_tile) {
+    size_t bytes = rows_shared_bytes<BITS, NT>(job.n_warp);
+    cudaFuncSetAttribute(linear_rows_kernel<BITS, SG, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    dim3 grid((unsigned)n_tile, (unsigned)ceil_div(job.n_row, 8 * NT));
+    linear_rows_kernel<BITS, SG, NT><<<grid, 32 * job.n_warp, bytes, d->stream>>>(job);
+    cuda_launched(d, "linear, rows");
+}
+
+// Wider tiles of rows read the weights less often; a row's bits are the same in each.
+template <int BITS, int SG> static void choose_width(struct cuda_device *d, const struct rows_job &job, int n_tile) {
+    if (job.n_row <= 8)
+        launch_rows<BITS, SG, 1>(d, job, n_tile);
+    else if (job.n_row <= 16)
+        launch_rows<BITS, SG, 2>(d, job, n_tile);
+    else
+        launch_rows<BITS, SG, 4>(d, job, n_tile);
+}
+
+static void launch_class(struct cuda_device *d, const struct rows_job &job, int n_tile) {
+    bool narrow = job.part[0].w.group == 32;
+    switch (job.part[0].w.weight_class) {
+    case CLASS_Q2: narrow ? choose_width<2, 32>(d, job, n_tile) : choose_width<2, 64>(d, job, n_tile); break;
+    case CLASS_Q3: narrow ? choose_width<3, 32>(d, job, n_tile) : choose_width<3, 64>(d, job, n_tile); break;
+    case CLASS_Q4: narrow ? choose_width<4, 32>(d, job, n_tile) : choose_width<4, 64>(d, job, n_tile); break;
+    case CLASS_Q5: narrow ? choose_width<5, 32>(d, job, n_tile) : choose_width<5, 64>(d, job, n_tile); break;
+    case CLASS_Q6: narrow ? choose_width<6, 32>(d, job, n_tile) : choose_width<6, 64>(d, job, n_tile); break;
+    case CLASS_Q8: narrow ? choose_width<8, 32>(d, job, n_tile) : choose_width<8, 64>(d, job, n_tile); break;
+    case CLASS_BF16: choose_width<CLASS_BF16, 64>(d, job, n_tile); break;
+    case CLASS_F16: choose_width<CLASS_F16, 64>(d, job, n_tile); break;
+    default: must(job.part[0].w.weight_class == CLASS_F32); choose_width<CLASS_F32, 64>(d, job, n_tile); break;
+    }
+}
+
+static bool are_alike(const struct weight_view &a, const struct weight_view &b) {
+    return a.weight_class == b.weight_class && (a.group == 32) == (b.group == 32);
+}
+
+void linear_rows(struct cuda_device *d, const struct linear_args *a) {
+    struct carver c = scratch_of(d);
+    struct rows_job job;
+    job.residual = a->residual;
+    job.n_row = a->x.n_row;
+    job.n_warp = rows_warps(a->x.n_col);
+    carve_prepared(&c, a->x.n_row, a->x.n_col, true, &job.x);
+    scratch_done(d, &c);
+    prepare_rows(d, a->x, a->norm_weight, a->norm_eps, &job.x);
+    bool done[LINEAR_MAX_PARTS] = {false};
+    for (int first = 0; first < a->n_parts; first++) {
+        if (done[first]) continue;
+        struct weight_view kind = weight_view_of(a->part[first].w);
+        int n_tile = 0;
+        job.n_part = 0;
+        for (int p = first; p < a->n_parts; p++) {
+            struct weight_view w = weight_view_of(a->part[p].w);
+            if (done[p] || !are_alike(kind, w)) continue;
+            done[p] = true;
+            job.part[job.n_part++] = (struct rows_part){w, a->part[p].out, n_tile};
+            n_tile += (int)ceil_div(w.n_out, 16);
+        }
+        launch_class(d, job, n_tile);
+    }
+}

@@ -1,0 +1,160 @@
+// Owns the inner loop of products in FORM_ROWS: 16 outputs of a weight matrix times 8 * NT prepared rows.
+//
+// The outputs are the M side of mma.m16n8k16 and the rows its N side, so that a row is a column of the accumulator and
+// meets no other row. A block's warps share the sum: the matrix is cut along its inputs into units of 128, warp w takes
+// the units w, w + n_warp, ..., and partial sums are added in the order of the warps. That split depends on the shape of
+// the matrix alone, so a row has the same bits in a round of any size.
+//
+// Codes enter the product as the integers they are, which bf16 holds exactly. Each group (or half of a group of 128) is
+// summed by itself, and then y += scale * sum + bias * (sum of x over the group).
+#ifndef TF_CUDA_PRODUCT_ROWS_CUH
+#define TF_CUDA_PRODUCT_ROWS_CUH
+
+#include "cuda/rows.cuh"
+#include "cuda/units.cuh"
+
+#define ROWS_MAX_WARPS 8
+
+// The rows of one tile: row n is at rows + row_of[n] * stride, or at n * stride where row_of is NULL.
+template <int NT> struct rows_source {
+    const __nv_bfloat16 *row[NT]; // of this thread's columns n = 8 j + lane / 4; NULL beyond the last
+    const float *sums;            // of group 0 at this thread's column 2 (lane % 4); NULL: taken by another product
+    int64_t sums_stride;          // between groups
+};
+
+// Values of one row at a thread's inputs of one group, in the order in which they are multiplied.
+template <int BITS, int N> __device__ __forceinline__ void load_inputs(const __nv_bfloat16 *row, uint32_t out[N / 2]) {
+    for (int i = 0; i < N / 8; i++) {
+        uint4 v = row != NULL ? *(const uint4 *)(row + 8 * i) : make_uint4(0, 0, 0, 0);
+        if (pairs_are_split<BITS>()) {
+            out[4 * i] = __byte_perm(v.x, v.z, 0x5410);
+            out[4 * i + 1] = __byte_perm(v.x, v.z, 0x7632);
+            out[4 * i + 2] = __byte_perm(v.y, v.w, 0x5410);
+            out[4 * i + 3] = __byte_perm(v.y, v.w, 0x7632);
+        } else {
+            out[4 * i] = v.x;
+            out[4 * i + 1] = v.y;
+            out[4 * i + 2] = v.z;
+            out[4 * i + 3] = v.w;
+        }
+    }
+}
+
+// y of one group for one column of 8 rows: sum of products, and of inputs where nobody has summed those before.
+template <int N> struct group_product {
+    float sum[4], inputs[4];
+    __device__ __forceinline__ void run(const uint32_t (*a)[4], const uint32_t *b, bool with_inputs) {
+        const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+        for (int i = 0; i < 4; i++) sum[i] = inputs[i] = 0;
+#pragma unroll
+        for (int s = 0; s < N / 4; s++) {
+            mma_bf16(sum, a[s], b[2 * s], b[2 * s + 1]);
+            if (with_inputs) mma_bf16(inputs, ones, b[2 * s], b[2 * s + 1]);
+        }
+    }
+};
+
+// One unit out of shared memory. SG is the length of a sum: 32 or 64; plain weights sum on in y.
+template <int BITS, int SG, int NT, bool ONES>
+__device__ __forceinline__ void multiply_unit(const char *unit, const struct weight_view &w, int64_t u,
+                                              const struct rows_source<NT> &x, float y[NT][4]) {
+    constexpr int N = SG / 4; // inputs of a thread in a group
+    int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int s = 0; s < UNIT_INPUTS / SG; s++) {
+        uint32_t low[N / 2], high[N / 2], a[N / 4][4];
+        read_codes<BITS, N>(unit, g, s * SG + c * N, low);
+        read_codes<BITS, N>(unit, g + 8, s * SG + c * N, high);
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+            a[i][0] = low[2 * i];
+            a[i][1] = high[2 * i];
+            a[i][2] = low[2 * i + 1];
+            a[i][3] = high[2 * i + 1];
+        }
+        float scale[2] = {0, 0}, bias[2] = {0, 0};
+        if constexpr (BITS < CLASS_BF16) {
+            int group = s * SG / w.group;
+            read_scales<BITS>(unit, w, g, group, scale[0], bias[0]);
+            read_scales<BITS>(unit, w, g + 8, group, scale[1], bias[1]);
+        }
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+            const __nv_bfloat16 *row = x.row[j];
+            uint32_t b[N / 2];
+            load_inputs<BITS, N>(row != NULL ? row + u * UNIT_INPUTS + s * SG + c * N : NULL, b);
+            if constexpr (BITS >= CLASS_BF16) {
+#pragma unroll
+                for (int i = 0; i < N / 4; i++) mma_bf16(y[j], a[i], b[2 * i], b[2 * i + 1]);
+                continue;
+            }
+            struct group_product<N> p;
+            p.run(a, b, ONES);
+            float2 sums = make_float2(p.inputs[0], p.inputs[1]);
+            if (!ONES)
+                sums = *(const float2 *)(x.sums + (u * (UNIT_INPUTS / SG) + s) * x.sums_stride + 8 * j);
+            y[j][0] = fmaf(bias[0], sums.x, fmaf(scale[0], p.sum[0], y[j][0]));
+            y[j][1] = fmaf(bias[0], sums.y, fmaf(scale[0], p.sum[1], y[j][1]));
+            y[j][2] = fmaf(bias[1], sums.x, fmaf(scale[1], p.sum[2], y[j][2]));
+            y[j][3] = fmaf(bias[1], sums.y, fmaf(scale[1], p.sum[3], y[j][3]));
+        }
+    }
+}
+
+// This warp's part of the sum for outputs [o0, o0 + 16). `stages` is the warp's own shared memory.
+template <int BITS, int SG, int NT, bool ONES>
+__device__ __forceinline__ void sum_units(const struct weight_view &w, int64_t o0, const struct rows_source<NT> &x,
+                                          char *stages, int warp, int n_warp, float y[NT][4]) {
+    constexpr int STAGES = unit_stages<BITS>();
+    int n_unit = (int)((w.n_in + UNIT_INPUTS - 1) / UNIT_INPUTS);
+    for (int j = 0; j < NT; j++)
+        for (int i = 0; i < 4; i++) y[j][i] = 0;
+    int next = warp; // the unit to fetch
+    for (int s = 0; s < STAGES - 1; s++, next += n_warp) {
+        if (next < n_unit) fetch_unit<BITS>(stages + s * unit_bytes<BITS>(), w, o0, next);
+        copies_commit();
+    }
+    int stage = 0;
+    for (int u = warp; u < n_unit; u += n_warp, next += n_warp) {
+        copies_wait<STAGES - 2>();
+        __syncwarp();
+        int ahead = stage == 0 ? STAGES - 1 : stage - 1;
+        if (next < n_unit) fetch_unit<BITS>(stages + ahead * unit_bytes<BITS>(), w, o0, next);
+        copies_commit();
+        multiply_unit<BITS, SG, NT, ONES>(stages + stage * unit_bytes<BITS>(), w, u, x, y);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        __syncwarp();
+    }
+    copies_wait<0>();
+}
+
+// Adds the warps' parts in order; shared has [n_warp][16][8 NT]. Afterwards out(m, n, y) is called once an element, by
+// neighbouring threads for neighbouring outputs m.
+template <int NT, typename OUT>
+__device__ __forceinline__ void add_parts(float *shared, int warp, int n_warp, const float y[NT][4], OUT out) {
+    constexpr int N = 8 * NT;
+    int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    __syncthreads(); // the stages are read no more
+    float *part = shared + warp * 16 * N;
+    for (int j = 0; j < NT; j++)
+        for (int i = 0; i < 4; i++) part[(g + i / 2 * 8) * N + 8 * j + 2 * c + i % 2] = y[j][i];
+    __syncthreads();
+    for (int e = threadIdx.x; e < 16 * N; e += blockDim.x) {
+        int m = e % 16, n = e / 16;
+        float sum = 0;
+        for (int k = 0; k < n_warp; k++) sum += shared[k * 16 * N + m * N + n];
+        out(m, n, sum);
+    }
+}
+
+static inline int rows_warps(int64_t n_in) {
+    int64_t n_unit = ceil_div(n_in, UNIT_INPUTS);
+    return (int)(n_unit < ROWS_MAX_WARPS ? n_unit : ROWS_MAX_WARPS);
+}
+
+template <int BITS, int NT> static inline size_t rows_shared_bytes(int n_warp) {
+    size_t stages = (size_t)unit_stages<BITS>() * unit_bytes<BITS>(), parts = (size_t)(16 * 8 * NT) * sizeof(float);
+    return (size_t)n_warp * (stages > parts ? stages : parts);
+}
+
+#endif

@@ -1,0 +1,86 @@
+// Everything is visited twice in the same order: first to add up bytes, then to copy.
+#include "model/weights_device.h"
+#include "model/layout.h"
+
+struct mover {
+    struct device *device;
+    char *memory; // NULL while adding up
+    int64_t used;
+    weights_progress_fn *progress;
+    void *context;
+};
+
+static void move_bytes(struct mover *m, const void **data, int64_t bytes) {
+    if (*data == NULL || bytes == 0) return;
+    if (m->memory != NULL) {
+        m->device->copy_in(m->device, m->memory + m->used, *data, (size_t)bytes);
+        *data = m->memory + m->used;
+    }
+    m->used += (bytes + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN;
+}
+
+static void move_vector(struct mover *m, const float **v, int64_t n) {
+    const void *data = *v;
+    move_bytes(m, &data, n * (int64_t)sizeof(float));
+    *v = data;
+}
+
+static void move_matrix(struct mover *m, struct weight *w) {
+    if (w->kind == WEIGHT_NONE) return;
+    move_bytes(m, &w->data, w->n_out * (int64_t)weight_row_bytes(w));
+    if (w->kind == WEIGHT_AFFINE) {
+        int64_t bytes = w->n_out * (w->n_in / w->group) * (int64_t)dtype_bytes(w->dtype);
+        move_bytes(m, &w->scales, bytes);
+        move_bytes(m, &w->biases, bytes);
+    }
+    if (m->memory != NULL && m->progress != NULL) m->progress(m->context, m->used);
+}
+
+static void move_experts(struct mover *m, const struct weight *experts, int64_t n) {
+    for (int64_t i = 0; i < n; i++) move_matrix(m, (struct weight *)&experts[i]); // they lie in the weights' own arena
+}
+
+static void move_layer(struct mover *m, const struct model_config *c, struct layer_weights *l) {
+    struct weight *const matrices[] = {&l->q,        &l->k,      &l->v,        &l->o,      &l->qkv,
+                                       &l->z,        &l->b,      &l->a,        &l->out,    &l->mlp.gate,
+                                       &l->mlp.up,   &l->mlp.down, &l->router, &l->shared_gate};
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) move_matrix(m, matrices[i]);
+    move_experts(m, l->expert_gate, c->n_experts);
+    move_experts(m, l->expert_up, c->n_experts);
+    move_experts(m, l->expert_down, c->n_experts);
+    move_vector(m, &l->input_norm, c->n_hidden);
+    move_vector(m, &l->post_norm, c->n_hidden);
+    if (l->kind == LAYER_ATTENTION) {
+        move_vector(m, &l->q_norm, c->head_dim);
+        move_vector(m, &l->k_norm, c->head_dim);
+        return;
+    }
+    move_vector(m, &l->conv, config_n_channels(c) * c->n_taps);
+    move_vector(m, &l->neg_a, c->n_value_heads);
+    move_vector(m, &l->dt_bias, c->n_value_heads);
+    move_vector(m, &l->out_norm, c->value_dim);
+}
+
+static void move_all(struct mover *m, const struct model_config *c, struct model_weights *w) {
+    m->used = 0;
+    move_matrix(m, &w->embedding);
+    if (c->tied)
+        w->output = w->embedding;
+    else
+        move_matrix(m, &w->output);
+    move_vector(m, &w->final_norm, c->n_hidden);
+    for (int64_t i = 0; i < c->n_layers; i++) move_layer(m, c, &w->layers[i]);
+}
+
+enum status weights_to_device(struct model_weights *w, const struct model_config *c, struct device *d,
+                              weights_progress_fn *progress, void *context, void **memory, struct error *e) {
+    struct mover m = {.device = d, .progress = progress, .context = context};
+    move_all(&m, c, w);
+    m.memory = d->alloc(d, (size_t)m.used);
+    if (m.memory == NULL)
+        return error_set(e, STATUS_MEMORY, "%s has no %.2f GiB for the weights", d->name,
+                         (double)m.used / (1024.0 * 1024.0 * 1024.0));
+    *memory = m.memory;
+    move_all(&m, c, w);
+    return d->sync(d, e);
+}
