@@ -52,7 +52,7 @@ endif
 endif
 CUDA_SOURCES := $(sort $(wildcard src/cuda/*.cu))
 CUDA_ALL     := 80 86 89 90 100 120 121
-NVCCFLAGS     = -std=c++17 -O3 -lineinfo -Isrc -I. -Xcompiler -Wall,-Wextra -Werror all-warnings -DTF_CUDA=1
+NVCCFLAGS     = -std=c++17 -O3 -lineinfo -Isrc -I. -Xcompiler -Wall,-Wextra,-fno-threadsafe-statics -Werror all-warnings -DTF_CUDA=1
 ifeq ($(CUDA_SKIPPED),)
 CUDA_OBJECTS := $(patsubst %.cu,$O/%.o,$(CUDA_SOURCES))
 CUDA_LIBS    := -L$(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))/lib64 -lcudart_static -ldl -lrt
@@ -143,19 +143,28 @@ $O/%.o: %.c $O/flags
 # Its files are part of the program.
 $O/src/server/page.o: $(wildcard src/server/page/*)
 
+# Beside each object lies what the assembler says of its kernels' resources.
+compile_cuda = @$(NVCC) $(NVCCFLAGS) -Xptxas -v -gencode arch=compute_$1,code=sm_$1 -MMD -MP -MF $(@:.o=.d) -c -o $@ $< \
+    2>$(@:.o=.res) || { cat $(@:.o=.res) >&2; exit 1; }
+
 $O/src/cuda/%.o: src/cuda/%.cu $O/flags
 	@mkdir -p $(@D) && echo "  nvcc  $<"
-	@$(NVCC) $(NVCCFLAGS) -gencode arch=compute_90,code=sm_90 -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(call compile_cuda,90)
 
 # Every architecture that the product names. Compiling is all that a machine without these cards can do.
 .PHONY: cuda-all
 cuda-all: $(if $(CUDA_SKIPPED),,$(foreach a,$(CUDA_ALL),$(patsubst src/cuda/%.cu,$O/sm_$a/%.o,$(CUDA_SOURCES))))
 	@echo "  cuda  $(if $(CUDA_SKIPPED),skipped: $(CUDA_SKIPPED),compiled for sm_$(subst $() ,$() sm_,$(CUDA_ALL)))"
 
+# Registers, spills and shared memory of every kernel against what is recorded; RECORD=1 writes the record.
+.PHONY: cuda-resources
+cuda-resources: $(if $(CUDA_SKIPPED),,$(CUDA_OBJECTS))
+	@$(if $(CUDA_SKIPPED),echo "  cuda  skipped: $(CUDA_SKIPPED)",tools/cuda_resources.sh 90 $O/src/cuda $(RECORD))
+
 define cuda_rules
 $O/sm_$1/%.o: src/cuda/%.cu $O/flags
 	@mkdir -p $$(@D) && echo "  nvcc  $$< (sm_$1)"
-	@$(NVCC) $(NVCCFLAGS) -gencode arch=compute_$1,code=sm_$1 -MMD -MP -MF $$(@:.o=.d) -c -o $$@ $$<
+	$$(call compile_cuda,$1)
 endef
 $(foreach a,$(CUDA_ALL),$(eval $(call cuda_rules,$a)))
 
@@ -189,4 +198,5 @@ help:
 	@echo "make bench-kernels SHAPES=0.8b      times of the CPU's operations, and their share of what the machine can do"
 	@echo "make fuzz FUZZ=NAME FUZZ_SECONDS=60 search for new inputs with libFuzzer (all targets when FUZZ is not given)"
 	@echo "make cuda-all                       compile the CUDA code for every architecture"
+	@echo "make cuda-resources [RECORD=1]      registers, spills and shared memory of the kernels against the record"
 	@echo "make format | clean                 clang-format every source; remove build/"

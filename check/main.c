@@ -1,5 +1,5 @@
-// tf-cpu-test or tf-cuda-test [SUITE|all] [--list]: see check.h. Ends with "N passed, N failed"; the exit status says whether all
-// passed.
+// tf-cpu-test or tf-cuda-test [SUITE|all] [--list]: see check.h. Ends with "N passed, N failed"; the exit status says
+// whether all passed.
 #include "check/check.h"
 #include "base/clock.h"
 #include <limits.h>

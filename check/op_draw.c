@@ -310,7 +310,9 @@ static void all_columns(struct device *d, const struct draw_args *a) {
 }
 
 static void stale_row(struct device *d, const struct draw_args *a) {
+    struct error e;
     d->ops->draw(d, a);
+    must(d->sync(d, &e) == STATUS_OK); // results are valid from then on, and not written again
     if (a->logits.n_row > 1) a->results[1] = a->results[0];
 }
 

@@ -362,8 +362,8 @@ static const struct fault faults[] = {
 
 #define LIMITS                                                                                                         \
     {                                                                                                                  \
-        .max_rows = 70, .max_round_rows = 8, .head_dim = 256, .n_head = 6, .n_kv_head = 2, .max_lanes = 4,             \
-        .max_window = CHECK_WINDOW                                                                                     \
+        .max_rows = 70, .max_round_rows = 8, .head_dim = 256, .n_head = 6, .n_kv_head = 2, .max_context = 200128,      \
+        /* in pages of one position */ .max_lanes = 4, .max_window = CHECK_WINDOW                                      \
     }
 const struct suite suite_qk_store = {"qwen-pages", "qk_store", run_qk_store, faults, N_FAULTS, LIMITS};
 const struct suite suite_qk_store_e4m3 = {

@@ -76,6 +76,7 @@ static const struct flag flags[] = {
     {"share-prefixes", CHOICE, AT(share_prefixes), VERB_SERVE, .choices = "all|per-key",
      .help = "who may go on from whose prompts (all)"},
     {"backend", CHOICE, AT(backend), MODEL, .choices = "auto|cuda|cpu", .help = "where to compute (auto)"},
+    {"device", INTEGER, AT(device), MODEL, 0, 255, .value = "N", .help = "GPU to use, counted from 0 (0)"},
     {"threads", INTEGER, AT(threads), MODEL, 0, 1024, .value = "N", .help = "CPU threads (0: one a core)"},
     {"compute", CHOICE, AT(compute), MODEL, .choices = "auto|bf16|fp32|int8",
      .help = "precision (auto: bf16; int8 is faster and less exact)"},
@@ -128,8 +129,6 @@ static const struct flag flags[] = {
      .why = "DFlash2 drafters are not built yet"},
     {"mtp-drafts", NOT_BUILT, NO_VALUE, MODEL, .choices = "0", .value = "N", .why = "drafting is not built yet"},
     {"slide", SET, AT(slide), MODEL, .help = "live weight learning (not built yet)"},
-    {"device", NOT_BUILT, NO_VALUE, MODEL, .choices = "", .value = "N",
-     .why = "it chooses a GPU, and the CUDA backend is not built yet"},
 };
 
 #define N_FLAGS ((int)(sizeof flags / sizeof *flags))

@@ -44,6 +44,7 @@ struct options {
     int64_t memory_bytes, kv_memory_bytes; // 0: no cap
     const char *backend, *compute, *kv_dtype;
     int64_t threads; // 0: one a core
+    int64_t device;  // of the GPUs
     double decode_share;
 
     double temperature, top_p, min_p;

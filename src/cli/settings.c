@@ -8,6 +8,9 @@
 #include "hub/cache.h"
 #include "memory/plan.h"
 #include "model/model.h"
+#if TF_CUDA
+#include "cuda/device_cuda.h"
+#endif
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -71,9 +74,19 @@ static enum compute compute_of(const char *name) {
     return strcmp(name, "int8") == 0 ? COMPUTE_INT8 : COMPUTE_AUTO;
 }
 
-enum status options_open_device(const struct options *o, const char *dir, struct device **out, struct error *e) {
-    if (strcmp(o->backend, "cuda") == 0)
-        return error_set(e, STATUS_UNSUPPORTED, "--backend cuda is refused: the CUDA backend is not built yet");
+// The GPU, where this build has the code for one and there is one.
+static enum status open_gpu(const struct options *o, struct device **out, struct error *e) {
+    if (strcmp(o->compute, "auto") != 0 && strcmp(o->compute, "bf16") != 0)
+        return error_set(e, STATUS_UNSUPPORTED, "a GPU computes in bf16, and --compute %s was given", o->compute);
+#if TF_CUDA
+    return cuda_device_create((int)o->device, out, e);
+#else
+    (void)out;
+    return error_set(e, STATUS_UNSUPPORTED, "this build has no CUDA code");
+#endif
+}
+
+static enum status open_cpu(const struct options *o, const char *dir, struct device **out, struct error *e) {
     struct model *m; // headers only
     enum status st = model_open(dir, &m, e);
     if (st != STATUS_OK) return st;
@@ -82,9 +95,19 @@ enum status options_open_device(const struct options *o, const char *dir, struct
     if (strcmp(o->compute, "int8") == 0 && !quantised)
         return error_set(e, STATUS_UNSUPPORTED,
                          "--compute int8 needs quantised weights, and this checkpoint's are not");
-    st = cpu_device_create(compute_of(o->compute), quantised, (int)o->threads, ISA_AMX, out, e);
-    if (st == STATUS_OK && strcmp(o->backend, "auto") == 0 && o->verb == VERB_SERVE)
-        log_line(LOG_INFO, "backend %s: the CUDA backend is not built yet", (*out)->name);
+    return cpu_device_create(compute_of(o->compute), quantised, (int)o->threads, ISA_AMX, out, e);
+}
+
+enum status options_open_device(const struct options *o, const char *dir, struct device **out, struct error *e) {
+    bool any = strcmp(o->backend, "auto") == 0;
+    struct error why = {.text = ""};
+    if (strcmp(o->backend, "cpu") != 0) {
+        enum status st = open_gpu(o, out, &why);
+        if (st == STATUS_OK) return STATUS_OK;
+        if (!any) return error_set(e, st, "--backend cuda is refused: %s", why.text);
+    }
+    enum status st = open_cpu(o, dir, out, e);
+    if (st == STATUS_OK && any && o->verb == VERB_SERVE) log_line(LOG_INFO, "backend %s: %s", (*out)->name, why.text);
     return st;
 }
 

@@ -1,6 +1,6 @@
-// attention in FORM_PROMPT: one head and 64 rows a block, each warp 16 of them, over tiles of 64 keys from position 0 on.
-// A row's chain meets every tile up to its own position; a tile that is read for the sake of later rows alone has weights
-// of exactly 0 and leaves a row's bits as they are.
+// attention in FORM_PROMPT: one head and 64 rows a block, each warp 16 of them, over tiles of 64 keys from position 0
+// on. A row's chain meets every tile up to its own position; a tile that is read for the sake of later rows alone has
+// weights of exactly 0 and leaves a row's bits as they are.
 #include "cuda/attention_shared.cuh"
 
 #define ROWS    64
@@ -93,8 +93,8 @@ __device__ __forceinline__ void add_values(struct prompt_shared<D> *s, const flo
 }
 
 template <int D>
-__device__ __forceinline__ void store_rows(const struct attention_job &job, const struct lane_entry &lane, int row0, int h,
-                                           const struct chain_state &st, const float acc[D / 8][4]) {
+__device__ __forceinline__ void store_rows(const struct attention_job &job, const struct lane_entry &lane, int row0,
+                                           int h, const struct chain_state &st, const float acc[D / 8][4]) {
     int l = threadIdx.x % 32;
     for (int half = 0; half < 2; half++) {
         int row = row0 + threadIdx.x / 32 * 16 + l / 4 + 8 * half;
@@ -174,7 +174,10 @@ void attention_prompt(struct cuda_device *d, const struct attention_args *a, str
     case 32: launch<32>(d, *job, n_row); break;
     case 64: launch<64>(d, *job, n_row); break;
     case 128: launch<128>(d, *job, n_row); break;
-    default: must(a->head_dim == 256); launch<256>(d, *job, n_row); break;
+    default:
+        must(a->head_dim == 256);
+        launch<256>(d, *job, n_row);
+        break;
     }
 }
 
@@ -182,8 +185,9 @@ void cuda_attention(struct device *base, const struct attention_args *a) {
     struct cuda_device *d = cuda_of(base);
     const struct batch_view *b = cuda_batch(d, a->batch);
     if (d->failure != cudaSuccess || b->n_row == 0) return;
-    struct attention_job job = {*b,       a->q,         a->qg, a->out, a->kv, a->n_head, a->n_kv_head, a->n_head / a->n_kv_head,
-                                a->scale, NULL, 0,  0};
+    must(a->kv.dtype == DTYPE_BF16 || a->kv.dtype == DTYPE_E4M3); // products are of bf16, so fp32 would be no better
+    struct attention_job job = {*b,       a->q, a->qg, a->out, a->kv, a->n_head, a->n_kv_head, a->n_head / a->n_kv_head,
+                                a->scale, NULL, 0,     0};
     if (a->batch->form == FORM_ROWS)
         attention_rows(d, a, &job);
     else

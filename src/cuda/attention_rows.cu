@@ -1,7 +1,7 @@
-// attention in FORM_ROWS. A block has one absolute chunk of 512 keys, one KV head of one lane, and up to 16 of the queries
-// that share it; it runs their chains over the chunk's tiles of 64 keys. A second kernel merges the chunks of each query in
-// order. Chunks begin at multiples of 512 whatever the lane's length, and queries are rows of the matrix product, so that
-// a query's bits depend on itself and its keys only.
+// attention in FORM_ROWS. A block has one absolute chunk of 512 keys, one KV head of one lane, and up to 16 of the
+// queries that share it; it runs their chains over the chunk's tiles of 64 keys. A second kernel merges the chunks of
+// each query in order. Chunks begin at multiples of 512 whatever the lane's length, and queries are rows of the matrix
+// product, so that a query's bits depend on itself and its keys only.
 #include "cuda/attention_shared.cuh"
 
 #define THREADS 128
@@ -16,7 +16,8 @@ template <int D> struct rows_shared {
 };
 
 // Scores of this warp's 16 keys.
-template <int D> __device__ __forceinline__ void score_tile(const struct attention_job &job, struct rows_shared<D> *s, int buffer) {
+template <int D>
+__device__ __forceinline__ void score_tile(const struct attention_job &job, struct rows_shared<D> *s, int buffer) {
     int lane = threadIdx.x % 32, key0 = threadIdx.x / 32 * 16;
     float c[2][4] = {};
 #pragma unroll 4
@@ -37,7 +38,8 @@ template <int D> __device__ __forceinline__ void score_tile(const struct attenti
 
 // One step of the chain: eight threads a query. `visible` keys of the tile take part.
 template <int D>
-__device__ __forceinline__ void weigh_tile(const struct attention_job &job, struct rows_shared<D> *s, int buffer, int visible) {
+__device__ __forceinline__ void weigh_tile(const struct attention_job &job, struct rows_shared<D> *s, int buffer,
+                                           int visible) {
     int query = threadIdx.x / 8, part = threadIdx.x % 8;
     float x[8], most = s->max[query];
     for (int i = 0; i < 8; i++) {
@@ -86,12 +88,14 @@ template <int D, int N> __device__ __forceinline__ void add_values(struct rows_s
     }
 }
 
-template <int D> static __global__ void __launch_bounds__(THREADS) attention_rows_kernel(const __grid_constant__ attention_job job) {
+template <int D>
+static __global__ void __launch_bounds__(THREADS) attention_rows_kernel(const __grid_constant__ attention_job job) {
     constexpr int N = (D + 63) / 64;
     extern __shared__ __align__(16) char memory[];
     struct rows_shared<D> *s = (struct rows_shared<D> *)memory;
     const struct lane_entry lane = job.batch.lanes[job.first_lane + blockIdx.z];
-    int n_tile_q = (int)gridDim.y / job.n_kv_head, kv_head = blockIdx.y / n_tile_q, query0 = blockIdx.y % n_tile_q * QUERIES;
+    int n_tile_q = (int)gridDim.y / job.n_kv_head, kv_head = blockIdx.y / n_tile_q,
+        query0 = blockIdx.y % n_tile_q * QUERIES;
     int n_query = lane.n_row * job.r, lane_end = lane.position + lane.n_row;
     int n_chunk = (lane_end + CUDA_CHUNK_KEYS - 1) / CUDA_CHUNK_KEYS, first_key = blockIdx.x * CUDA_CHUNK_KEYS;
     if ((int)blockIdx.x >= n_chunk || query0 >= n_query) return;
@@ -137,10 +141,12 @@ template <int D> static __global__ void __launch_bounds__(THREADS) attention_row
     int l = threadIdx.x % 32;
     for (int n = 0; n < N; n++)
         for (int i = 0; i < 8; i++) {
-            int q = query0 + l / 4 + i / 2 % 2 * 8, col = (threadIdx.x / 32 + 4 * n) * 16 + i / 4 * 8 + 2 * (l % 4) + i % 2;
+            int q = query0 + l / 4 + i / 2 % 2 * 8,
+                col = (threadIdx.x / 32 + 4 * n) * 16 + i / 4 * 8 + 2 * (l % 4) + i % 2;
             if (q >= n_query || col >= D) continue;
-            int64_t part = (lane.part_base - job.first_part + (int64_t)(q / job.r) * n_chunk + blockIdx.x) * job.n_head +
-                           kv_head * job.r + q % job.r;
+            int64_t part =
+                (lane.part_base - job.first_part + (int64_t)(q / job.r) * n_chunk + blockIdx.x) * job.n_head +
+                kv_head * job.r + q % job.r;
             float *to = job.parts + part * (D + 2);
             to[2 + col] = acc[n][i / 4][i % 4];
             if (col > 0) continue;
@@ -156,8 +162,8 @@ template <int D> static __global__ void merge_kernel(const __grid_constant__ att
     const struct lane_entry lane = job.batch.lanes[job.batch.lane_of_row[t]];
     int n_chunk = (lane.position + lane.n_row + CUDA_CHUNK_KEYS - 1) / CUDA_CHUNK_KEYS;
     if (col >= D) return;
-    const float *part = job.parts +
-                        ((lane.part_base - job.first_part + (t - lane.row0) * n_chunk) * job.n_head + h) * (D + 2);
+    const float *part =
+        job.parts + ((lane.part_base - job.first_part + (t - lane.row0) * n_chunk) * job.n_head + h) * (D + 2);
     float most = -INFINITY, sum = 0, acc = 0;
 #pragma unroll 4
     for (int c = 0; c < n_chunk; c++, part += (int64_t)job.n_head * (D + 2)) {
@@ -183,12 +189,13 @@ static void run_lanes(struct cuda_device *d, struct attention_job *job, const st
     job->first_lane = first;
     size_t bytes = sizeof(struct rows_shared<D>);
     cudaFuncSetAttribute(attention_rows_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    dim3 grid((unsigned)n_chunk, (unsigned)(job->n_kv_head * ceil_div(n_row * job->r, QUERIES)), (unsigned)(last - first));
+    dim3 grid((unsigned)n_chunk, (unsigned)(job->n_kv_head * ceil_div(n_row * job->r, QUERIES)),
+              (unsigned)(last - first));
     attention_rows_kernel<D><<<grid, THREADS, bytes, d->stream>>>(*job);
     cuda_launched(d, "attention, rows");
     int row0 = b->lanes[first].row0, end = b->lanes[last - 1].row0 + b->lanes[last - 1].n_row;
     dim3 merge((unsigned)(end - row0), (unsigned)job->n_head);
-    merge_kernel<D><<<merge, D < 32 ? 32 : D, 0, d->stream>>>(*job, row0);
+    merge_kernel<D> < <<merge, D<32 ? 32 : D, 0, d->stream>>>(*job, row0);
     cuda_launched(d, "attention, merge");
 }
 
@@ -221,7 +228,10 @@ void attention_rows(struct cuda_device *d, const struct attention_args *a, struc
         case 32: run_lanes<32>(d, job, b, first, last); break;
         case 64: run_lanes<64>(d, job, b, first, last); break;
         case 128: run_lanes<128>(d, job, b, first, last); break;
-        default: must(a->head_dim == 256); run_lanes<256>(d, job, b, first, last); break;
+        default:
+            must(a->head_dim == 256);
+            run_lanes<256>(d, job, b, first, last);
+            break;
         }
     }
 }

@@ -26,12 +26,12 @@ template <int D> __device__ __forceinline__ char *kv_piece(char *tile, int row, 
 
 // Where the keys of one tile lie: rows of this KV head, counted in rows of the page pool's dtype; and their scales.
 struct tile_rows {
-    int64_t at[CUDA_TILE_KEYS];       // byte offset of the key; the value is value_offset after it
+    int64_t at[CUDA_TILE_KEYS]; // byte offset of the key; the value is value_offset after it
     float k_scale[CUDA_TILE_KEYS], v_scale[CUDA_TILE_KEYS]; // e4m3 only
 };
 
 static __device__ __forceinline__ int64_t value_offset(const struct attention_job &job, int head_dim) {
-    int64_t size = job.kv.dtype == DTYPE_E4M3 ? 1 : job.kv.dtype == DTYPE_F32 ? 4 : 2;
+    int64_t size = job.kv.dtype == DTYPE_E4M3 ? 1 : 2;
     return (int64_t)job.n_kv_head * job.kv.page_rows * head_dim * size;
 }
 
@@ -42,7 +42,7 @@ __device__ __forceinline__ void find_rows(const struct attention_job &job, const
     int i = threadIdx.x;
     if (i >= CUDA_TILE_KEYS || key0 + i >= end) return;
     int key = key0 + i, page = key / job.kv.page_rows, slot = key - page * job.kv.page_rows;
-    int64_t size = job.kv.dtype == DTYPE_E4M3 ? 1 : job.kv.dtype == DTYPE_F32 ? 4 : 2;
+    int64_t size = job.kv.dtype == DTYPE_E4M3 ? 1 : 2;
     int64_t start = (int64_t)pages[page] * job.kv.page_bytes, row = (int64_t)kv_head * job.kv.page_rows + slot;
     rows->at[i] = start + job.kv.layer_offset + row * D * size;
     if (job.kv.dtype != DTYPE_E4M3) return;
@@ -57,21 +57,17 @@ static __device__ __forceinline__ uint32_t e4m3_pair(uint32_t codes) {
     return pack_bf16(v.x, v.y);
 }
 
-// Eight elements as bf16.
-static __device__ __forceinline__ uint4 widen_piece(const char *from, enum dtype type) {
-    if (type == DTYPE_E4M3) {
-        uint2 v = *(const uint2 *)from;
-        return make_uint4(e4m3_pair(v.x & 0xffff), e4m3_pair(v.x >> 16), e4m3_pair(v.y & 0xffff), e4m3_pair(v.y >> 16));
-    }
-    float4 a = ((const float4 *)from)[0], b = ((const float4 *)from)[1];
-    return make_uint4(pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y), pack_bf16(b.z, b.w));
+// Eight codes as bf16.
+static __device__ __forceinline__ uint4 widen_piece(const char *from) {
+    uint2 v = *(const uint2 *)from;
+    return make_uint4(e4m3_pair(v.x & 0xffff), e4m3_pair(v.x >> 16), e4m3_pair(v.y & 0xffff), e4m3_pair(v.y >> 16));
 }
 
 // Starts bringing n_key keys (or values) into a tile; the rest of the tile becomes zeros, since what lies behind the
-// last key was never written. bf16 arrives with the next commit, other types are there at once.
+// last key was never written. bf16 arrives with the next commit, codes are there at once.
 template <int D, int THREADS>
-__device__ __forceinline__ void fetch_tile(const struct attention_job &job, const struct tile_rows *rows, int64_t offset,
-                                           int n_key, char *tile) {
+__device__ __forceinline__ void fetch_tile(const struct attention_job &job, const struct tile_rows *rows,
+                                           int64_t offset, int n_key, char *tile) {
     constexpr int PIECES = D / 8;
     const char *pages = (const char *)job.kv.pages + offset;
 #pragma unroll 4
@@ -81,7 +77,7 @@ __device__ __forceinline__ void fetch_tile(const struct attention_job &job, cons
         if (job.kv.dtype == DTYPE_BF16)
             copy16(to, key < n_key ? pages + rows->at[key] + piece * 16 : pages, key < n_key ? 16 : 0);
         else if (key < n_key)
-            *(uint4 *)to = widen_piece(pages + rows->at[key] + piece * (job.kv.dtype == DTYPE_F32 ? 32 : 8), job.kv.dtype);
+            *(uint4 *)to = widen_piece(pages + rows->at[key] + piece * 8);
         else
             *(uint4 *)to = make_uint4(0, 0, 0, 0);
     }

@@ -95,7 +95,8 @@ void cuda_begin(struct device *base, const struct batch *b) {
     fill_lanes(b, (struct lane_entry *)(host + l.lanes), (int32_t *)(host + l.lane_of_row),
                (int32_t *)(host + l.pages));
     struct keep_entry *keeps = (struct keep_entry *)(host + l.keeps);
-    for (int32_t i = 0; i < b->n_keep; i++) keeps[i] = (struct keep_entry){b->keeps[i].position, (char *)b->keeps[i].run};
+    for (int32_t i = 0; i < b->n_keep; i++)
+        keeps[i] = (struct keep_entry){b->keeps[i].position, (char *)b->keeps[i].run};
     if (b->ids != NULL) memcpy(host + l.ids, b->ids, (size_t)b->n_row * sizeof(int32_t));
     char *device = upload_send(d, &d->tables, l.bytes);
     d->view = (struct batch_view){(struct lane_entry *)(device + l.lanes),

@@ -44,6 +44,7 @@ struct upload_ring {
 };
 
 struct draw_state; // draw.cu
+struct blas_state; // linear_expanded.cu
 
 struct cuda_device {
     struct device base;
@@ -59,6 +60,8 @@ struct cuda_device {
     const struct batch *batch; // whose tables are on the device
     struct batch_view view;
     struct draw_state *draw;
+    struct blas_state *blas; // NULL: the library is not there
+    size_t expanded_bytes;   // of scratch, for one matrix as bf16
     char name[384];
 };
 
@@ -111,6 +114,10 @@ size_t draw_list_bytes(const struct device_limits *l);
 bool draw_open(struct cuda_device *d, const struct device_limits *l);
 void draw_close(struct cuda_device *d);
 void draw_deliver(struct cuda_device *d); // after a wait: results to where they were asked for
+
+bool blas_open(struct cuda_device *d);
+void blas_close(struct cuda_device *d);
+size_t need_expanded(const struct device_limits *l);
 
 // ---- operations ----
 void cuda_embed(struct device *d, const struct embed_args *a);

@@ -1,9 +1,8 @@
 // conv: a thread has one channel of a few consecutive rows of a lane, so that each tap is loaded once.
 #include "cuda/device.cuh"
 
-#define THREADS  128
-#define ROWS     8
-#define MAX_TAPS 8
+#define THREADS 128
+#define ROWS    8
 
 struct conv_job {
     struct batch_view batch;
@@ -19,7 +18,8 @@ static __device__ int64_t ring_element(const struct conv_job &job, int64_t posit
 }
 
 // m of the lane's row i, which is before the batch when negative.
-static __device__ float tap_value(const struct conv_job &job, const struct lane_entry &lane, int64_t i, int64_t channel) {
+static __device__ float tap_value(const struct conv_job &job, const struct lane_entry &lane, int64_t i,
+                                  int64_t channel) {
     int64_t position = lane.position + i;
     if (position < 0) return 0;
     if (i >= 0) return tensor_load(job.m, lane.row0 + i, channel);
@@ -27,6 +27,7 @@ static __device__ float tap_value(const struct conv_job &job, const struct lane_
 }
 
 // blockIdx.y counts blocks of ROWS rows over all lanes; lanes are few.
+template <int TAPS>
 static __global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_constant__ conv_job job) {
     int64_t channel = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (channel >= job.m.n_col) return;
@@ -37,20 +38,24 @@ static __global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_const
         block -= n;
     }
     const struct lane_entry lane = job.batch.lanes[l];
-    float weight[MAX_TAPS], tap[MAX_TAPS];
+    float weight[TAPS], tap[TAPS];
     int first = block * ROWS, end = min(lane.n_row, first + ROWS);
-    for (int j = 0; j < job.n_tap; j++) {
-        weight[j] = job.weight[channel * job.n_tap + j];
-        tap[j] = j + 1 < job.n_tap ? tap_value(job, lane, first + j - (job.n_tap - 1), channel) : 0;
+#pragma unroll
+    for (int j = 0; j < TAPS; j++) {
+        weight[j] = job.weight[channel * TAPS + j];
+        tap[j] = j + 1 < TAPS ? tap_value(job, lane, first + j - (TAPS - 1), channel) : 0;
     }
     for (int i = first; i < end; i++) {
-        float sum = 0, newest = tensor_load(job.m, lane.row0 + i, channel);
-        tap[job.n_tap - 1] = newest;
-        for (int j = 0; j < job.n_tap; j++) sum += weight[j] * tap[j];
-        for (int j = 0; j + 1 < job.n_tap; j++) tap[j] = tap[j + 1];
+        float sum = 0;
+        tap[TAPS - 1] = tensor_load(job.m, lane.row0 + i, channel);
+#pragma unroll
+        for (int j = 0; j < TAPS; j++) sum += weight[j] * tap[j];
         tensor_store(job.out, lane.row0 + i, channel, silu_of(sum));
         if (job.keeps_rows)
-            store_float(lane.run + job.ring_offset, job.m.dtype, ring_element(job, lane.position + i, channel), newest);
+            store_float(lane.run + job.ring_offset, job.m.dtype, ring_element(job, lane.position + i, channel),
+                        tap[TAPS - 1]);
+#pragma unroll
+        for (int j = 0; j + 1 < TAPS; j++) tap[j] = tap[j + 1];
     }
 }
 
@@ -80,7 +85,6 @@ void cuda_conv(struct device *base, const struct conv_args *a) {
     const struct batch *b = a->batch;
     const struct batch_view *view = cuda_batch(d, b);
     if (d->failure != cudaSuccess || b->n_row == 0) return;
-    must(a->n_tap >= 1 && a->n_tap <= MAX_TAPS);
     bool is_rows = b->form == FORM_ROWS;
     struct conv_job job = {*view, a->m, a->out, a->weight, a->n_tap, a->ring_rows, a->ring_offset, is_rows};
     int64_t n_block = 0;
@@ -89,7 +93,15 @@ void cuda_conv(struct device *base, const struct conv_args *a) {
         if (b->lanes[i].n_row + a->n_tap - 1 > a->ring_rows || b->lanes[i].n_row > ROWS) job.keeps_rows = false;
     }
     unsigned n_x = (unsigned)ceil_div(a->m.n_col, THREADS);
-    conv_kernel<<<dim3(n_x, (unsigned)n_block), THREADS, 0, d->stream>>>(job);
+    dim3 grid(n_x, (unsigned)n_block);
+    switch (a->n_tap) {
+    case 2: conv_kernel<2><<<grid, THREADS, 0, d->stream>>>(job); break;
+    case 3: conv_kernel<3><<<grid, THREADS, 0, d->stream>>>(job); break;
+    default:
+        must(a->n_tap == 4);
+        conv_kernel<4><<<grid, THREADS, 0, d->stream>>>(job);
+        break;
+    }
     cuda_launched(d, "conv");
     if (job.keeps_rows) return;
     ring_kernel<<<dim3(n_x, (unsigned)(is_rows ? b->n_lane : 1 + b->n_keep)), THREADS, 0, d->stream>>>(job, is_rows);

@@ -58,7 +58,8 @@ __device__ __forceinline__ float *delta_log_g(const struct delta_shape &s, char 
 
 // One warp: key_dim elements of row t from column `col` on, scaled to unit length times `factor`; zeros up to
 // DELTA_MAX_DIM. x is in shared memory.
-__device__ __forceinline__ void unit_row(const struct tensor &c, int64_t t, int64_t col, int n, float factor, float *x) {
+__device__ __forceinline__ void unit_row(const struct tensor &c, int64_t t, int64_t col, int n, float factor,
+                                         float *x) {
     int lane = threadIdx.x % 32;
     float v[DELTA_MAX_DIM / 32], squares = 0;
 #pragma unroll

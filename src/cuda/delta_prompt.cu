@@ -1,16 +1,16 @@
-// The delta rule over a prompt pass: chunks of 64 rows at absolute positions, as the model's specification has it. With G
-// the cumulative sum of log decays inside a chunk, K and Q its normalised keys and queries and A the strict lower triangle
-// of beta_i e^(G_i - G_j) k_i . k_j, the corrected values are D = (I + A)^-1 (beta V - beta e^G K S), so that
+// The delta rule over a prompt pass: chunks of 64 rows at absolute positions, as the model's specification has it. With
+// G the cumulative sum of log decays inside a chunk, K and Q its normalised keys and queries and A the strict lower
+// triangle of beta_i e^(G_i - G_j) k_i . k_j, the corrected values are D = (I + A)^-1 (beta V - beta e^G K S), so that
 //   1. each chunk and head by itself: U = (I + A)^-1 beta V, W = (I + A)^-1 beta e^G K by forward substitution, and the
 //      lower triangle of e^(G_i - G_j) q_i . k_j
 //   2. each head and block of columns, one chunk after another: D = U - W S, O = e^G Q S + QK D, S = e^(G_n) S + ...
 //   3. each row: output norm and gate
-// Rows after row i enter its sums as products with exact zeros, so that a row of a partial chunk has the bits it has in a
-// full one. Products are of fp32 values rounded to ten bits (tf32), sums and states fp32.
+// Rows after row i enter its sums as products with exact zeros, so that a row of a partial chunk has the bits it has in
+// a full one. Products are of fp32 values rounded to ten bits (tf32), sums and states fp32.
 #include "cuda/delta.cuh"
 
 #define N            CUDA_DELTA_ROWS
-#define BLOCK_CHUNKS 8                   // worked off at a time: bounds the scratch
+#define BLOCK_CHUNKS 8 // worked off at a time: bounds the scratch
 #define THREADS      256
 #define PITCH        (DELTA_MAX_DIM + 4) // of a row in shared memory: rows start in different banks
 #define COLUMNS      32                  // of a state that a block carries
@@ -56,7 +56,8 @@ struct terms_shared {
 static __device__ __forceinline__ uint32_t bits_of(float x) { return __float_as_uint(x); }
 
 // Queries, keys and gates of the chunk; rows after the last are zeros with decay 1.
-static __device__ __forceinline__ void load_chunk(const struct prompt_job &p, int chunk, int head, struct terms_shared *sh) {
+static __device__ __forceinline__ void load_chunk(const struct prompt_job &p, int chunk, int head,
+                                                  struct terms_shared *sh) {
     const struct delta_job &job = p.job;
     const struct delta_shape &s = job.shape;
     int64_t t0 = job.batch.lanes[0].row0 + p.row0 + chunk * N, keys = (int64_t)s.n_key_head * s.key_dim;
@@ -82,8 +83,10 @@ static __device__ __forceinline__ void load_chunk(const struct prompt_job &p, in
 }
 
 // Both triangles: warp w has rows [16 (w / 2), ...) and columns [32 (w % 2), ...).
-static __device__ __forceinline__ void multiply_triangles(const struct delta_shape &s, struct terms_shared *sh, float *qk) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, i0 = warp / 2 * 16, j0 = warp % 2 * 32;
+static __device__ __forceinline__ void multiply_triangles(const struct delta_shape &s, struct terms_shared *sh,
+                                                          float *qk) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, i0 = warp / 2 * 16,
+        j0 = warp % 2 * 32;
     float kk_sum[4][4] = {}, qk_sum[4][4] = {};
     for (int k = 0; k < s.key_dim; k += 8) {
         uint32_t ak[4], aq[4];
@@ -175,18 +178,21 @@ static __device__ __forceinline__ void fetch_rows(float (*to)[PITCH], const floa
 }
 
 // c += rows [i0, i0 + 16) of x [.., n_inner] times columns [n0, n0 + 16) of y [n_inner, ..]; both tf32.
-static __device__ __forceinline__ void multiply_16(float c[2][4], const float *x, int x_pitch, const float *y, int n_inner) {
+static __device__ __forceinline__ void multiply_16(float c[2][4], const float *x, int x_pitch, const float *y,
+                                                   int n_inner) {
     int lane = threadIdx.x % 32, g = lane / 4, k = lane % 4;
     for (int i = 0; i < n_inner; i += 8) {
         uint32_t a[4] = {bits_of(x[g * x_pitch + i + k]), bits_of(x[(g + 8) * x_pitch + i + k]),
                          bits_of(x[g * x_pitch + i + k + 4]), bits_of(x[(g + 8) * x_pitch + i + k + 4])};
         for (int j = 0; j < 2; j++)
-            mma_tf32(c[j], a, bits_of(y[(i + k) * STATE_PITCH + 8 * j + g]), bits_of(y[(i + k + 4) * STATE_PITCH + 8 * j + g]));
+            mma_tf32(c[j], a, bits_of(y[(i + k) * STATE_PITCH + 8 * j + g]),
+                     bits_of(y[(i + k + 4) * STATE_PITCH + 8 * j + g]));
     }
 }
 
 // This warp's 16 keys of the state: state = decay * state + K^T D.
-static __device__ __forceinline__ void update_state(float state[4][4], float decay, const struct state_shared *sh, int key0) {
+static __device__ __forceinline__ void update_state(float state[4][4], float decay, const struct state_shared *sh,
+                                                    int key0) {
     int lane = threadIdx.x % 32, g = lane / 4, k = lane % 4;
     for (int j = 0; j < 4; j++)
         for (int h = 0; h < 4; h++) state[j][h] *= decay;
@@ -200,7 +206,8 @@ static __device__ __forceinline__ void update_state(float state[4][4], float dec
 
 // Calls f(key, column, element) for each of this thread's elements of the state that exist.
 template <typename F>
-static __device__ __forceinline__ void each_element(const struct delta_shape &s, int key0, int col0, float state[4][4], F f) {
+static __device__ __forceinline__ void each_element(const struct delta_shape &s, int key0, int col0, float state[4][4],
+                                                    F f) {
     int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     if (key0 >= s.key_dim) return;
     for (int j = 0; j < 4; j++)
@@ -225,7 +232,8 @@ static __device__ __forceinline__ void correct_values(const struct prompt_job &p
 }
 
 static __device__ __forceinline__ void output_rows(const struct prompt_job &p, const struct chunk_terms &terms,
-                                                   struct state_shared *sh, int chunk, int head, int i0, int n0, int col0) {
+                                                   struct state_shared *sh, int chunk, int head, int i0, int n0,
+                                                   int col0) {
     const struct delta_shape &s = p.job.shape;
     int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, n = min(N, p.n_row - chunk * N);
     float o[2][4] = {};
@@ -296,7 +304,8 @@ static __global__ void delta_finish_kernel(const __grid_constant__ prompt_job p)
     for (int i = lane; i < s.value_dim; i += 32) squares += o[i] * o[i];
     float inverse = rsqrtf(warp_sum(squares) / (float)s.value_dim + job.eps);
     for (int i = lane; i < s.value_dim; i += 32)
-        tensor_store(job.out, t, col0 + i, o[i] * inverse * job.out_norm[i] * delta_gate(job, tensor_load(job.z, t, col0 + i)));
+        tensor_store(job.out, t, col0 + i,
+                     o[i] * inverse * job.out_norm[i] * delta_gate(job, tensor_load(job.z, t, col0 + i)));
 }
 
 static void carve_prompt(struct carver *c, struct prompt_job *p, int64_t n_head, int64_t key_dim, int64_t value_dim) {
@@ -329,9 +338,11 @@ void delta_prompt(struct cuda_device *d, const struct delta_args *a, const struc
         p.n_row = left < BLOCK_CHUNKS * N ? left : BLOCK_CHUNKS * N;
         delta_terms_kernel<<<dim3((unsigned)ceil_div(p.n_row, N), heads), THREADS, terms_bytes, d->stream>>>(p);
         cuda_launched(d, "delta, chunks");
-        delta_state_kernel<<<dim3((unsigned)ceil_div(a->value_dim, COLUMNS), heads), THREADS, state_bytes, d->stream>>>(p);
+        delta_state_kernel<<<dim3((unsigned)ceil_div(a->value_dim, COLUMNS), heads), THREADS, state_bytes, d->stream>>>(
+            p);
         cuda_launched(d, "delta, states");
-        delta_finish_kernel<<<dim3((unsigned)p.n_row, (unsigned)ceil_div(heads, THREADS / 32)), THREADS, 0, d->stream>>>(p);
+        delta_finish_kernel<<<dim3((unsigned)p.n_row, (unsigned)ceil_div(heads, THREADS / 32)), THREADS, 0,
+                              d->stream>>>(p);
         cuda_launched(d, "delta, outputs");
     }
 }

@@ -2,9 +2,9 @@
 // column and 32 keys of it; rows come one after another, and sums over keys are added in the order of the key ranges.
 #include "cuda/delta.cuh"
 
-#define KEYS    32                       // of a thread
-#define COLUMNS DELTA_MAX_DIM            // threads of one range of keys
-#define RANGES  (DELTA_MAX_DIM / KEYS)   // at most
+#define KEYS    32                     // of a thread
+#define COLUMNS DELTA_MAX_DIM          // threads of one range of keys
+#define RANGES  (DELTA_MAX_DIM / KEYS) // at most
 #define THREADS (COLUMNS * RANGES)
 
 struct rows_shared {
@@ -14,11 +14,13 @@ struct rows_shared {
 };
 
 // The state before the lane's pending rows; zeros before position 0, where it was never written.
-static __device__ __forceinline__ void load_state(const struct delta_shape &s, const float *state, bool is_zero, float v[KEYS]) {
+static __device__ __forceinline__ void load_state(const struct delta_shape &s, const float *state, bool is_zero,
+                                                  float v[KEYS]) {
     int col = threadIdx.x % COLUMNS, key0 = threadIdx.x / COLUMNS * KEYS;
 #pragma unroll
     for (int i = 0; i < KEYS; i++)
-        v[i] = !is_zero && key0 + i < s.key_dim && col < s.value_dim ? state[(int64_t)(key0 + i) * s.value_dim + col] : 0.0f;
+        v[i] = !is_zero && key0 + i < s.key_dim && col < s.value_dim ? state[(int64_t)(key0 + i) * s.value_dim + col]
+                                                                     : 0.0f;
 }
 
 static __device__ __forceinline__ void store_state(const struct delta_shape &s, float *state, const float v[KEYS]) {
@@ -36,8 +38,8 @@ static __device__ __forceinline__ void fold_row(const float *k, float decay, flo
 }
 
 // Brings the state to the lane's position, and writes it if there were rows to fold in.
-static __device__ __forceinline__ void fold_pending(const struct delta_shape &s, const struct lane_entry &lane, int head,
-                                                    struct rows_shared *shared, float v[KEYS]) {
+static __device__ __forceinline__ void fold_pending(const struct delta_shape &s, const struct lane_entry &lane,
+                                                    int head, struct rows_shared *shared, float v[KEYS]) {
     float *state = delta_state(s, lane.run, head);
     int col = threadIdx.x % COLUMNS, first = lane.position - lane.n_pending;
     load_state(s, state, first == 0, v);
@@ -59,8 +61,8 @@ static __device__ __forceinline__ float sum_ranges(const float part[RANGES][COLU
     return sum;
 }
 
-static __device__ __forceinline__ void run_row(const struct delta_job &job, const struct lane_entry &lane, int i, int head,
-                                               struct rows_shared *shared, float v[KEYS]) {
+static __device__ __forceinline__ void run_row(const struct delta_job &job, const struct lane_entry &lane, int i,
+                                               int head, struct rows_shared *shared, float v[KEYS]) {
     const struct delta_shape &s = job.shape;
     int col = threadIdx.x % COLUMNS, range = threadIdx.x / COLUMNS, n_range = blockDim.x / COLUMNS, key0 = range * KEYS;
     int64_t t = lane.row0 + i, keys = (int64_t)s.n_key_head * s.key_dim;
@@ -108,7 +110,8 @@ static __global__ void __launch_bounds__(THREADS) delta_rows_kernel(const __grid
     for (int i = 0; i < lane.n_row; i++) run_row(job, lane, i, blockIdx.x, &shared, v);
 }
 
-static __global__ void __launch_bounds__(THREADS) delta_commit_kernel(struct delta_shape shape, struct lane_entry lane) {
+static __global__ void __launch_bounds__(THREADS)
+    delta_commit_kernel(struct delta_shape shape, struct lane_entry lane) {
     __shared__ struct rows_shared shared;
     float v[KEYS];
     fold_pending(shape, lane, blockIdx.x, &shared, v);
@@ -135,8 +138,9 @@ void cuda_delta(struct device *base, const struct delta_args *a) {
 void cuda_delta_commit(struct device *base, const struct delta_commit_args *a) {
     struct cuda_device *d = cuda_of(base);
     if (d->failure != cudaSuccess || a->lane->n_pending == 0) return;
-    struct delta_shape shape = {a->n_key_head,   a->n_value_head,   a->key_dim,    a->value_dim, a->n_value_head / a->n_key_head,
-                                a->state_offset, a->log_offset, 2 * a->max_window};
+    struct delta_shape shape = {
+        a->n_key_head,   a->n_value_head, a->key_dim,       a->value_dim, a->n_value_head / a->n_key_head,
+        a->state_offset, a->log_offset,   2 * a->max_window};
     struct lane_entry lane = {0, 0, a->lane->position, a->lane->n_pending, 0, 0, (char *)a->lane->run};
     delta_commit_kernel<<<(unsigned)a->n_value_head, threads_of(a->key_dim), 0, d->stream>>>(shape, lane);
     cuda_launched(d, "delta, commit");

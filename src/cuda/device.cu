@@ -94,7 +94,9 @@ static void *cuda_alloc(struct device *base, size_t bytes) {
 }
 
 // Freeing waits for the device, so that nothing still uses the memory.
-static void cuda_release(struct device *base, void *memory) { cuda_note(cuda_of(base), cudaFree(memory), "free memory"); }
+static void cuda_release(struct device *base, void *memory) {
+    cuda_note(cuda_of(base), cudaFree(memory), "free memory");
+}
 
 static void copy_and_wait(struct cuda_device *d, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     if (bytes == 0 || d->failure != cudaSuccess) return;
@@ -152,6 +154,7 @@ static enum status cuda_reserve(struct device *base, const struct device_limits 
     d->scratch = NULL;
     d->batch = NULL;
     d->scratch_bytes = scratch_need(l);
+    d->expanded_bytes = need_expanded(l);
     bool ok = cudaMalloc(&d->scratch, d->scratch_bytes) == cudaSuccess &&
               upload_ring_open(&d->tables, batch_table_bytes(l)) && upload_ring_open(&d->lists, draw_list_bytes(l)) &&
               draw_open(d, l);
@@ -170,6 +173,7 @@ static void cuda_destroy(struct device *base) {
     struct cuda_device *d = cuda_of(base);
     if (d->stream != NULL) cudaStreamSynchronize(d->stream);
     draw_close(d);
+    blas_close(d);
     upload_ring_close(&d->tables);
     upload_ring_close(&d->lists);
     cudaFree(d->scratch);
@@ -225,6 +229,7 @@ extern "C" enum status cuda_device_create(int index, struct device **out, struct
         free(d);
         return device_error(code, "be opened", e);
     }
+    blas_open(d);
     *out = &d->base;
     return STATUS_OK;
 }

@@ -97,10 +97,21 @@ static bool pack_row(struct packer *k, const struct draw_params *p, int32_t n_vo
     size_t bias = (size_t)p->n_bias * sizeof *p->bias, seen = (size_t)n_seen * sizeof *p->seen;
     size_t allowed = ((size_t)n_vocab + 31) / 32 * sizeof *p->allowed;
     if (k->used + bias + seen + (p->allowed == k->allowed ? 0 : allowed) + 48 > k->room) return false;
-    *row = (struct draw_row){p->temperature, p->top_p,          p->min_p,             p->repetition,
-                             p->presence,    p->frequency,      p->seed,              (uint64_t)p->position,
-                             p->top_k,       p->n_bias,         n_seen,               p->n_top < DRAW_MAX_TOP ? p->n_top : DRAW_MAX_TOP,
-                             0,              0,                 0};
+    *row = (struct draw_row){p->temperature,
+                             p->top_p,
+                             p->min_p,
+                             p->repetition,
+                             p->presence,
+                             p->frequency,
+                             p->seed,
+                             (uint64_t)p->position,
+                             p->top_k,
+                             p->n_bias,
+                             n_seen,
+                             p->n_top < DRAW_MAX_TOP ? p->n_top : DRAW_MAX_TOP,
+                             0,
+                             0,
+                             0};
     row->bias_at = pack(k, p->bias, bias);
     row->seen_at = pack(k, p->seen, seen);
     if (p->allowed != k->allowed) {

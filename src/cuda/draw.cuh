@@ -7,11 +7,11 @@
 
 #define DRAW_BLOCK   2048 // tokens of a block of threads
 #define DRAW_THREADS 256
-#define DRAW_ROWS    16   // drawn at a time: bounds the scratch
-#define DRAW_BINS    2048 // by depth below the largest s
-#define DRAW_SCALE   64   // bins a unit of s
+#define DRAW_ROWS    16     // drawn at a time: bounds the scratch
+#define DRAW_BINS    2048   // by depth below the largest s
+#define DRAW_SCALE   64     // bins a unit of s
 #define DRAW_MASS    0x1p45 // a probability mass of e^0 as an integer: a whole vocabulary's stays below 2^64
-#define NOISE_MAX    36.74 // above every noise value: 53 ln 2
+#define NOISE_MAX    36.74  // above every noise value: 53 ln 2
 
 struct draw_row {
     double temperature, top_p, min_p, repetition, presence, frequency;

@@ -1,8 +1,8 @@
 // The last steps of a draw: top-k, top-p, min-p and the noise.
 //
-// Rows with top-k or top-p: tokens are counted (or their probability mass summed, as integers) in bins of depth below the
-// largest s; the bins that must hold the kept set are listed; one block then finds the exact last token of it by radix
-// selection over (s, id), and the largest s + noise among those kept. Other rows look at every token once.
+// Rows with top-k or top-p: tokens are counted (or their probability mass summed, as integers) in bins of depth below
+// the largest s; the bins that must hold the kept set are listed; one block then finds the exact last token of it by
+// radix selection over (s, id), and the largest s + noise among those kept. Other rows look at every token once.
 #include "cuda/draw.cuh"
 
 #define SELECT_THREADS 1024
@@ -13,8 +13,8 @@ static __device__ __forceinline__ double scaled(const struct draw_row &r, double
 }
 
 // A token's s, if it is in and has a probability.
-static __device__ __forceinline__ bool token_s(const struct draw_job &job, const struct draw_row &r, int64_t row, int token,
-                                               double *s) {
+static __device__ __forceinline__ bool token_s(const struct draw_job &job, const struct draw_row &r, int64_t row,
+                                               int token, double *s) {
     double l = job.changed[row * job.logits.n_col + token];
     *s = scaled(r, l);
     return l > -INFINITY; // false for NaN too
@@ -129,8 +129,8 @@ struct select_shared {
     int32_t id[32];
 };
 
-// By warp 0: the digit with which the sum from above reaches the target. Where it never does (masses of 0 at the end), the
-// lowest digit that occurs would do; the sum then ends at digit 0.
+// By warp 0: the digit with which the sum from above reaches the target. Where it never does (masses of 0 at the end),
+// the lowest digit that occurs would do; the sum then ends at digit 0.
 static __device__ void choose_digit(struct select_shared *sh, unsigned long long target, int d) {
     int lane = threadIdx.x;
     unsigned long long part = 0, before = 0;
@@ -158,8 +158,9 @@ static __device__ void choose_digit(struct select_shared *sh, unsigned long long
 
 // Lowers sh->cut to the last token of the shortest prefix, in falling order, of the tokens up to `limit` whose counts
 // (or masses) reach the target.
-static __device__ void select_prefix(const struct draw_job &job, const struct draw_row &r, int64_t row, struct place limit,
-                                     bool by_mass, unsigned long long target, struct select_shared *sh) {
+static __device__ void select_prefix(const struct draw_job &job, const struct draw_row &r, int64_t row,
+                                     struct place limit, bool by_mass, unsigned long long target,
+                                     struct select_shared *sh) {
     const int32_t *list = job.list + row * job.logits.n_col;
     int n = job.n_list[row];
     double max_s = job.found[row].max_s;
@@ -290,8 +291,10 @@ void draw_pick(struct cuda_device *d, const struct draw_job *job, int n_row, boo
     dim3 blocks((unsigned)job->n_block, (unsigned)n_row);
     unsigned rows = (unsigned)n_row;
     if (any_listed) {
-        cuda_note(d, cudaMemsetAsync(job->count, 0, (size_t)n_row * DRAW_BINS * sizeof *job->count, d->stream), "clear counts");
-        cuda_note(d, cudaMemsetAsync(job->mass, 0, (size_t)n_row * DRAW_BINS * sizeof *job->mass, d->stream), "clear counts");
+        cuda_note(d, cudaMemsetAsync(job->count, 0, (size_t)n_row * DRAW_BINS * sizeof *job->count, d->stream),
+                  "clear counts");
+        cuda_note(d, cudaMemsetAsync(job->mass, 0, (size_t)n_row * DRAW_BINS * sizeof *job->mass, d->stream),
+                  "clear counts");
         cuda_note(d, cudaMemsetAsync(job->n_list, 0, (size_t)n_row * sizeof *job->n_list, d->stream), "clear counts");
         draw_count_kernel<<<blocks, DRAW_THREADS, 0, d->stream>>>(*job);
         cuda_launched(d, "draw, counts");

@@ -19,8 +19,8 @@ static __device__ double penalise(const struct draw_row &r, double logit, int32_
 }
 
 // Steps 1 to 4 for the block's tokens [first, first + n).
-static __device__ void change_logits(const struct draw_job &job, const struct draw_row &r, int64_t row, int first, int n,
-                                     struct scan_shared *sh) {
+static __device__ void change_logits(const struct draw_job &job, const struct draw_row &r, int64_t row, int first,
+                                     int n, struct scan_shared *sh) {
     const float *logits = (const float *)job.logits.data + row * job.logits.stride;
     for (int i = threadIdx.x; i < DRAW_BLOCK; i += DRAW_THREADS) {
         float x = i < n ? logits[first + i] : -INFINITY;

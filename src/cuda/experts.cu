@@ -11,8 +11,8 @@
 #define GROUP_THREADS 1024
 
 // One block. Which pair of an expert comes first in the list is left to chance.
-static __global__ void __launch_bounds__(GROUP_THREADS) group_kernel(const int32_t *ids, int n_pair, int n_expert, int tile_pairs,
-                                                                     struct pair_groups groups) {
+static __global__ void __launch_bounds__(GROUP_THREADS)
+    group_kernel(const int32_t *ids, int n_pair, int n_expert, int tile_pairs, struct pair_groups groups) {
     extern __shared__ int32_t shared[];
     int32_t *count = shared, *first = shared + n_expert, *first_tile = first + n_expert;
     for (int e = threadIdx.x; e < n_expert; e += GROUP_THREADS) count[e] = 0;
@@ -57,8 +57,7 @@ static __global__ void combine_kernel(const __grid_constant__ combine_job job) {
     int64_t t = blockIdx.y, i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = job.out.n_col;
     if (i >= n) return;
     float sum = tensor_load(job.residual, t, i);
-    for (int s = 0; s < job.n_used; s++)
-        sum += job.weights[t * job.n_used + s] * job.y[(t * job.n_used + s) * n + i];
+    for (int s = 0; s < job.n_used; s++) sum += job.weights[t * job.n_used + s] * job.y[(t * job.n_used + s) * n + i];
     if (job.shared_out.data != NULL) sum += job.shared[t] * tensor_load(job.shared_out, t, i);
     tensor_store(job.out, t, i, sum);
 }
@@ -125,7 +124,8 @@ static struct expert_weights find_weights(struct cuda_device *d, const struct we
         host[3 * e + 1] = w[e].scales;
         host[3 * e + 2] = w[e].biases;
     }
-    cuda_note(d, cudaMemcpyAsync(table, host, (size_t)(3 * n) * sizeof *host, cudaMemcpyHostToDevice, d->stream), "upload tables");
+    cuda_note(d, cudaMemcpyAsync(table, host, (size_t)(3 * n) * sizeof *host, cudaMemcpyHostToDevice, d->stream),
+              "upload tables");
     cuda_note(d, cudaStreamSynchronize(d->stream), "upload tables");
     free(host);
     x.table = (const char *const *)table;

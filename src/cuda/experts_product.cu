@@ -1,12 +1,13 @@
 // Products of pairs with their experts' matrices, in both forms.
 #include "cuda/experts.cuh"
-#include "cuda/product_rows.cuh"
 #include "cuda/tile_prompt.cuh"
+#include "cuda/tile_rows.cuh"
 
 // ---- FORM_ROWS: up to 8 pairs and 16 outputs a block ----
 
 template <int BITS, int SG>
-static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS) experts_rows_kernel(const __grid_constant__ expert_product p) {
+static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS)
+    experts_rows_kernel(const __grid_constant__ expert_product p) {
     extern __shared__ __align__(16) char shared[];
     if ((int)blockIdx.y >= *p.groups.n_tile) return;
     const struct pair_tile tile = p.groups.tile[blockIdx.y];
@@ -26,7 +27,8 @@ static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS) experts_rows_kerne
     });
 }
 
-template <int BITS, int SG> static void launch_rows(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
+template <int BITS, int SG>
+static void launch_rows(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
     size_t bytes = rows_shared_bytes<BITS, 1>(p->n_warp);
     cudaFuncSetAttribute(experts_rows_kernel<BITS, SG>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     dim3 grid((unsigned)ceil_div(p->w[0].first.n_out, 16), (unsigned)most_tiles, (unsigned)p->n_matrix);
@@ -34,7 +36,8 @@ template <int BITS, int SG> static void launch_rows(struct cuda_device *d, const
     cuda_launched(d, "experts, rows");
 }
 
-template <int BITS> static void launch_rows_of(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
+template <int BITS>
+static void launch_rows_of(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
     if (p->w[0].first.group == 32)
         launch_rows<BITS, 32>(d, p, most_tiles);
     else
@@ -51,14 +54,18 @@ void experts_product_rows(struct cuda_device *d, const struct expert_product *p,
     case CLASS_Q8: launch_rows_of<8>(d, p, most_tiles); break;
     case CLASS_BF16: launch_rows<CLASS_BF16, 64>(d, p, most_tiles); break;
     case CLASS_F16: launch_rows<CLASS_F16, 64>(d, p, most_tiles); break;
-    default: must(p->w[0].first.weight_class == CLASS_F32); launch_rows<CLASS_F32, 64>(d, p, most_tiles); break;
+    default:
+        must(p->w[0].first.weight_class == CLASS_F32);
+        launch_rows<CLASS_F32, 64>(d, p, most_tiles);
+        break;
     }
 }
 
 // ---- FORM_PROMPT: up to 64 pairs and 128 outputs a block ----
 
 template <int BITS>
-static __global__ void __launch_bounds__(PROMPT_THREADS, 2) experts_prompt_kernel(const __grid_constant__ expert_product p) {
+static __global__ void __launch_bounds__(PROMPT_THREADS, 2)
+    experts_prompt_kernel(const __grid_constant__ expert_product p) {
     extern __shared__ __align__(16) char shared[];
     if ((int)blockIdx.y >= *p.groups.n_tile) return;
     const struct pair_tile tile = p.groups.tile[blockIdx.y];
@@ -78,7 +85,8 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 2) experts_prompt_kerne
     });
 }
 
-template <int BITS> static void launch_prompt(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
+template <int BITS>
+static void launch_prompt(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
     size_t bytes = prompt_shared_bytes<EXPERT_TILE_PROMPT>();
     cudaFuncSetAttribute(experts_prompt_kernel<BITS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     dim3 grid((unsigned)ceil_div(p->w[0].first.n_out, PROMPT_OUTPUTS), (unsigned)most_tiles, (unsigned)p->n_matrix);
@@ -96,6 +104,9 @@ void experts_product_prompt(struct cuda_device *d, const struct expert_product *
     case CLASS_Q8: launch_prompt<8>(d, p, most_tiles); break;
     case CLASS_BF16: launch_prompt<CLASS_BF16>(d, p, most_tiles); break;
     case CLASS_F16: launch_prompt<CLASS_F16>(d, p, most_tiles); break;
-    default: must(p->w[0].first.weight_class == CLASS_F32); launch_prompt<CLASS_F32>(d, p, most_tiles); break;
+    default:
+        must(p->w[0].first.weight_class == CLASS_F32);
+        launch_prompt<CLASS_F32>(d, p, most_tiles);
+        break;
     }
 }

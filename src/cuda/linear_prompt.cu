@@ -1,4 +1,4 @@
-// linear in FORM_PROMPT: see product_prompt.cuh. One launch a part.
+// linear in FORM_PROMPT: see product_prompt.cuh, and linear_expanded.cu for large matrices. One launch a part.
 #include "cuda/linear.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/tile_prompt.cuh"
@@ -20,7 +20,8 @@ static __device__ __forceinline__ void store_one(const struct prompt_job &job, i
 }
 
 template <int BITS>
-static __global__ void __launch_bounds__(PROMPT_THREADS, 2) linear_prompt_kernel(const __grid_constant__ prompt_job job) {
+static __global__ void __launch_bounds__(PROMPT_THREADS, 2)
+    linear_prompt_kernel(const __grid_constant__ prompt_job job) {
     extern __shared__ __align__(16) char shared[];
     // Neighbouring blocks share the tile of weights, which then stays in the cache while the rows pass by.
     int64_t t0 = (int64_t)blockIdx.x * TILE_ROWS, o0 = (int64_t)blockIdx.y * PROMPT_OUTPUTS;
@@ -37,8 +38,8 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 2) linear_prompt_kernel
         }
         if (o >= job.w.n_out) return;
         if (job.residual.data != NULL) {
-            float2 r = __bfloat1622float2(*(const __nv_bfloat162 *)((const __nv_bfloat16 *)job.residual.data +
-                                                                    t * job.residual.stride + o));
+            float2 r = __bfloat1622float2(
+                *(const __nv_bfloat162 *)((const __nv_bfloat16 *)job.residual.data + t * job.residual.stride + o));
             y0 += r.x;
             y1 += r.y;
         }
@@ -68,16 +69,20 @@ static void launch_class(struct cuda_device *d, const struct prompt_job &job) {
     case CLASS_Q8: launch_prompt<8>(d, job); break;
     case CLASS_BF16: launch_prompt<CLASS_BF16>(d, job); break;
     case CLASS_F16: launch_prompt<CLASS_F16>(d, job); break;
-    default: must(job.w.weight_class == CLASS_F32); launch_prompt<CLASS_F32>(d, job); break;
+    default:
+        must(job.w.weight_class == CLASS_F32);
+        launch_prompt<CLASS_F32>(d, job);
+        break;
     }
 }
 
 void linear_prompt(struct cuda_device *d, const struct linear_args *a) {
     struct prompt_job job;
+    struct carver c = scratch_of(d);
+    void *room = carve(&c, d->expanded_bytes);
     job.x = (const __nv_bfloat16 *)a->x.data;
     job.x_stride = a->x.stride;
     if (a->norm_weight != NULL || !rows_are_wide(a->x) || a->x.n_col % PROMPT_INPUTS != 0) {
-        struct carver c = scratch_of(d);
         struct prepared p;
         carve_prepared(&c, a->x.n_row, a->x.n_col, false, &p);
         scratch_done(d, &c);
@@ -88,6 +93,10 @@ void linear_prompt(struct cuda_device *d, const struct linear_args *a) {
     job.n_row = a->x.n_row;
     job.residual = a->residual;
     for (int p = 0; p < a->n_parts; p++) {
+        if (linear_expanded_fits(d, a->part[p].w, a->part[p].out, a->residual)) {
+            linear_expanded(d, a->part[p].w, job.x, job.x_stride, a->part[p].out, a->residual, room);
+            continue;
+        }
         job.w = weight_view_of(a->part[p].w);
         job.out = a->part[p].out;
         job.wide = pairs_are_aligned(job.out) && job.w.n_out % 2 == 0 &&
@@ -96,9 +105,15 @@ void linear_prompt(struct cuda_device *d, const struct linear_args *a) {
     }
 }
 
+size_t need_expanded(const struct device_limits *l) {
+    size_t bytes = expanded_bytes(l->max_out, l->max_in);
+    return bytes < EXPANDED_MOST ? bytes : EXPANDED_MOST;
+}
+
 size_t need_linear(const struct device_limits *l) {
     struct carver rows = {NULL, 0}, prompt = {NULL, 0};
     struct prepared p;
+    carve(&prompt, need_expanded(l));
     carve_prepared(&rows, l->max_round_rows, l->max_in, true, &p);
     carve_prepared(&prompt, l->max_rows, l->max_in, false, &p);
     return rows.used > prompt.used ? rows.used : prompt.used;

@@ -1,6 +1,6 @@
 // linear in FORM_ROWS: see product_rows.cuh. One launch for all parts whose weights are of one class.
 #include "cuda/linear.cuh"
-#include "cuda/product_rows.cuh"
+#include "cuda/tile_rows.cuh"
 
 struct rows_part {
     struct weight_view w;
@@ -74,7 +74,10 @@ static void launch_class(struct cuda_device *d, const struct rows_job &job, int 
     case CLASS_Q8: narrow ? choose_width<8, 32>(d, job, n_tile) : choose_width<8, 64>(d, job, n_tile); break;
     case CLASS_BF16: choose_width<CLASS_BF16, 64>(d, job, n_tile); break;
     case CLASS_F16: choose_width<CLASS_F16, 64>(d, job, n_tile); break;
-    default: must(job.part[0].w.weight_class == CLASS_F32); choose_width<CLASS_F32, 64>(d, job, n_tile); break;
+    default:
+        must(job.part[0].w.weight_class == CLASS_F32);
+        choose_width<CLASS_F32, 64>(d, job, n_tile);
+        break;
     }
 }
 

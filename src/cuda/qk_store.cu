@@ -73,14 +73,15 @@ static __global__ void __launch_bounds__(32 * WARPS) qk_store_kernel(const __gri
         store_e4m3(a.kv, page, at, n, row);
         return;
     }
-    for (int i = threadIdx.x % 32; i < n; i += 32) store_float(page + a.kv.layer_offset, a.kv.dtype, at * n + i, row[i]);
+    for (int i = threadIdx.x % 32; i < n; i += 32)
+        store_float(page + a.kv.layer_offset, a.kv.dtype, at * n + i, row[i]);
 }
 
 void cuda_qk_store(struct device *base, const struct qk_store_args *a) {
     struct cuda_device *d = cuda_of(base);
     const struct batch_view *b = cuda_batch(d, a->batch);
     if (d->failure != cudaSuccess || b->n_row == 0) return;
-    must(a->head_dim <= 32 * MAX_VALUES);
+    must(a->head_dim <= 32 * MAX_VALUES && (a->kv.dtype == DTYPE_BF16 || a->kv.dtype == DTYPE_E4M3));
     struct qk_job job = {*b, *a};
     dim3 grid((unsigned)b->n_row, (unsigned)ceil_div(a->n_head + 2 * a->n_kv_head, WARPS));
     qk_store_kernel<<<grid, 32 * WARPS, 0, d->stream>>>(job);

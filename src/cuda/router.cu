@@ -1,5 +1,5 @@
-// router: products in fp32, so that the choice does not depend on a rounding to bf16. One warp an expert and eight rows;
-// a lane sums every 32nd block of eight inputs, and the lanes' sums are added in a tree.
+// router: products in fp32, so that the choice does not depend on a rounding to bf16. One warp an expert and eight
+// rows; a lane sums every 32nd block of eight inputs, and the lanes' sums are added in a tree.
 #include "cuda/weights.cuh"
 
 #define WARPS 8
@@ -16,7 +16,8 @@ struct router_job {
 };
 
 // Eight weights of a row from input k on, k a multiple of 8; zeros after the last.
-static __device__ __forceinline__ void eight_weights(const struct weight_view &w, int64_t row, int64_t k, float out[8]) {
+static __device__ __forceinline__ void eight_weights(const struct weight_view &w, int64_t row, int64_t k,
+                                                     float out[8]) {
     const char *data = w.data + row * w.row_bytes;
     bool whole = k + 8 <= w.n_in;
     if (whole && w.weight_class == CLASS_BF16 && ((uintptr_t)(data + 2 * k) & 15) == 0) {

@@ -104,8 +104,8 @@ static __global__ void prepare_kernel(struct tensor x, const float *norm_weight,
 }
 
 void prepare_rows(struct cuda_device *d, struct tensor x, const float *norm_weight, float eps, struct prepared *p) {
-    prepare_kernel<<<(unsigned)(p->sums32 != NULL ? p->n_row_padded : x.n_row), THREADS, 0, d->stream>>>(
-        x, norm_weight, eps, *p);
+    prepare_kernel<<<(unsigned)(p->sums32 != NULL ? p->n_row_padded : x.n_row), THREADS, 0, d->stream>>>(x, norm_weight,
+                                                                                                         eps, *p);
     cuda_launched(d, "rows of a product");
 }
 

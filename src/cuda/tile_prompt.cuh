@@ -5,9 +5,7 @@
 #include "cuda/product_prompt.cuh"
 
 // Warps stand 2 by 4 over a tile: each has BM / 2 rows and 32 outputs.
-template <int BM> struct prompt_sums {
-    float c[BM / 32][4][4];
-};
+template <int BM> struct prompt_sums { float c[BM / 32][4][4]; };
 
 template <int BM> struct row_copies {
     static constexpr int N = BM * 8 / PROMPT_THREADS; // pieces of a thread
@@ -75,7 +73,8 @@ __device__ __forceinline__ void multiply_tile(const struct weight_view &w, int64
             ahead.store(w, weights + (s + 1) % 2 * PROMPT_OUTPUTS * STEP_BYTES);
             ahead.load(w, o0, s + 2);
         }
-        multiply_step<BM>(rows + s % PROMPT_STAGES * BM * STEP_BYTES, weights + s % 2 * PROMPT_OUTPUTS * STEP_BYTES, sums);
+        multiply_step<BM>(rows + s % PROMPT_STAGES * BM * STEP_BYTES, weights + s % 2 * PROMPT_OUTPUTS * STEP_BYTES,
+                          sums);
     }
     copies_wait<0>();
 }

@@ -1,5 +1,5 @@
-// Owns a unit: 16 outputs by 128 inputs of a weight matrix as it lies in shared memory, raw, with its scales and biases;
-// fetching one, and turning its codes into pairs of bf16.
+// Owns a unit: 16 outputs by 128 inputs of a weight matrix as it lies in shared memory, raw, with its scales and
+// biases; fetching one, and turning its codes into pairs of bf16.
 #ifndef TF_CUDA_UNITS_CUH
 #define TF_CUDA_UNITS_CUH
 
@@ -8,10 +8,10 @@
 #define UNIT_INPUTS 128
 #define UNIT_SCALES 16 // bytes of an output's scales in a unit: at most 4 of 4 bytes
 
-template <int BITS> __host__ __device__ constexpr int element_bits() {
-    return BITS == CLASS_F16 ? 16 : BITS;
+template <int BITS> __host__ __device__ constexpr int element_bits() { return BITS == CLASS_F16 ? 16 : BITS; }
+template <int BITS> __host__ __device__ constexpr int unit_row_bytes() {
+    return UNIT_INPUTS * element_bits<BITS>() / 8;
 }
-template <int BITS> __host__ __device__ constexpr int unit_row_bytes() { return UNIT_INPUTS * element_bits<BITS>() / 8; }
 // Rows are spread so that the threads of a quarter warp meet different banks.
 template <int BITS> __host__ __device__ constexpr int unit_pitch() {
     return unit_row_bytes<BITS>() + (BITS == 4 ? 32 : BITS >= 8 ? 16 : 0);
@@ -47,7 +47,8 @@ __device__ __forceinline__ void fetch_scales(char *to, const char *from, const s
 }
 
 // Starts the copy of unit u of outputs [o0, o0 + 16), by one warp; what lies outside the matrix becomes zeros.
-template <int BITS> __device__ __forceinline__ void fetch_unit(char *unit, const struct weight_view &w, int64_t o0, int u) {
+template <int BITS>
+__device__ __forceinline__ void fetch_unit(char *unit, const struct weight_view &w, int64_t o0, int u) {
     constexpr int ROW = unit_row_bytes<BITS>(), PIECES = ROW / 16;
     int lane = threadIdx.x % 32;
     bool aligned = ((uintptr_t)w.data & 15) == 0 && (w.row_bytes & 15) == 0;
@@ -69,8 +70,8 @@ template <int BITS> __device__ __forceinline__ void fetch_unit(char *unit, const
 }
 
 template <int BITS>
-__device__ __forceinline__ void read_scales(const char *unit, const struct weight_view &w, int m, int group, float &scale,
-                                            float &bias) {
+__device__ __forceinline__ void read_scales(const char *unit, const struct weight_view &w, int m, int group,
+                                            float &scale, float &bias) {
     const char *scales = unit + 16 * unit_pitch<BITS>() + m * UNIT_SCALES;
     scale = load_float(scales, w.dtype, group);
     bias = load_float(scales + 16 * UNIT_SCALES, w.dtype, group);
@@ -101,7 +102,8 @@ template <int BITS> __device__ __forceinline__ void eight_codes(const char *at, 
     constexpr uint32_t MASK = (1u << BITS) - 1;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        uint32_t low = (uint32_t)(bits >> (2 * i * BITS)) & MASK, high = (uint32_t)(bits >> ((2 * i + 1) * BITS)) & MASK;
+        uint32_t low = (uint32_t)(bits >> (2 * i * BITS)) & MASK,
+                 high = (uint32_t)(bits >> ((2 * i + 1) * BITS)) & MASK;
         out[i] = codes_minus_128((high << 16 | low) | 0x43004300u);
     }
 }

@@ -5,7 +5,17 @@
 #include "cuda/device.cuh"
 
 // Kinds of weights that kernels are compiled for: bits of the codes, or 16, 17, 32 for plain bf16, f16, f32.
-enum weight_class { CLASS_Q2 = 2, CLASS_Q3, CLASS_Q4, CLASS_Q5, CLASS_Q6, CLASS_Q8 = 8, CLASS_BF16 = 16, CLASS_F16, CLASS_F32 = 32 };
+enum weight_class {
+    CLASS_Q2 = 2,
+    CLASS_Q3,
+    CLASS_Q4,
+    CLASS_Q5,
+    CLASS_Q6,
+    CLASS_Q8 = 8,
+    CLASS_BF16 = 16,
+    CLASS_F16,
+    CLASS_F32 = 32
+};
 
 struct weight_view {
     const char *data, *scales, *biases;
@@ -15,8 +25,16 @@ struct weight_view {
 };
 
 static inline struct weight_view weight_view_of(const struct weight *w) {
-    struct weight_view v = {(const char *)w->data, (const char *)w->scales, (const char *)w->biases, w->n_out, w->n_in,
-                            (int64_t)weight_row_bytes(w), 1, 1, 0, w->dtype};
+    struct weight_view v = {(const char *)w->data,
+                            (const char *)w->scales,
+                            (const char *)w->biases,
+                            w->n_out,
+                            w->n_in,
+                            (int64_t)weight_row_bytes(w),
+                            1,
+                            1,
+                            0,
+                            w->dtype};
     if (w->kind == WEIGHT_AFFINE) {
         v.group = w->group;
         v.n_group = (int)(w->n_in / w->group);

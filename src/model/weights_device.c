@@ -41,9 +41,9 @@ static void move_experts(struct mover *m, const struct weight *experts, int64_t 
 }
 
 static void move_layer(struct mover *m, const struct model_config *c, struct layer_weights *l) {
-    struct weight *const matrices[] = {&l->q,        &l->k,      &l->v,        &l->o,      &l->qkv,
-                                       &l->z,        &l->b,      &l->a,        &l->out,    &l->mlp.gate,
-                                       &l->mlp.up,   &l->mlp.down, &l->router, &l->shared_gate};
+    struct weight *const matrices[] = {&l->q,      &l->k,        &l->v,      &l->o,          &l->qkv,
+                                       &l->z,      &l->b,        &l->a,      &l->out,        &l->mlp.gate,
+                                       &l->mlp.up, &l->mlp.down, &l->router, &l->shared_gate};
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) move_matrix(m, matrices[i]);
     move_experts(m, l->expert_gate, c->n_experts);
     move_experts(m, l->expert_up, c->n_experts);
