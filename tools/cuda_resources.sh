@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# cuda_resources.sh ARCH FOLDER [RECORD]: what the assembler said of each kernel in FOLDER/*.res, one line a kernel, against
-# check/resources_smARCH.txt: more registers, stack, spills or shared memory than recorded is a failure, and so is a kernel
-# that is not recorded. With a third argument the record is written instead.
+# cuda_resources.sh ARCH FOLDER [RECORD]: what the assembler said of each kernel in FOLDER/*.res, one line a kernel,
+# against check/resources_smARCH.txt: more registers, stack, spills or shared memory than recorded is a failure, and so
+# is a kernel that is not recorded. With a third argument the record is written instead.
 set -eu
 export LC_ALL=C
 cd "$(dirname "$0")/.."

@@ -93,6 +93,7 @@ static __global__ void __launch_bounds__(THREADS) attention_rows_kernel(const __
     constexpr int N = (D + 63) / 64;
     extern __shared__ __align__(16) char memory[];
     struct rows_shared<D> *s = (struct rows_shared<D> *)memory;
+    begin_kernel();
     const struct lane_entry lane = job.batch.lanes[job.first_lane + blockIdx.z];
     int n_tile_q = (int)gridDim.y / job.n_kv_head, kv_head = blockIdx.y / n_tile_q,
         query0 = blockIdx.y % n_tile_q * QUERIES;
@@ -157,6 +158,7 @@ static __global__ void __launch_bounds__(THREADS) attention_rows_kernel(const __
 
 // One block a query: its chunks' results, folded in order.
 template <int D> static __global__ void merge_kernel(const __grid_constant__ attention_job job, int row0) {
+    begin_kernel();
     int64_t t = row0 + blockIdx.x;
     int h = blockIdx.y, col = threadIdx.x;
     const struct lane_entry lane = job.batch.lanes[job.batch.lane_of_row[t]];
@@ -191,12 +193,11 @@ static void run_lanes(struct cuda_device *d, struct attention_job *job, const st
     cudaFuncSetAttribute(attention_rows_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     dim3 grid((unsigned)n_chunk, (unsigned)(job->n_kv_head * ceil_div(n_row * job->r, QUERIES)),
               (unsigned)(last - first));
-    attention_rows_kernel<D><<<grid, THREADS, bytes, d->stream>>>(*job);
-    cuda_launched(d, "attention, rows");
+    cuda_start(d, "attention, rows", attention_rows_kernel<D>, grid, THREADS, bytes, *job);
     int row0 = b->lanes[first].row0, end = b->lanes[last - 1].row0 + b->lanes[last - 1].n_row;
     dim3 merge((unsigned)(end - row0), (unsigned)job->n_head);
-    merge_kernel<D> < <<merge, D<32 ? 32 : D, 0, d->stream>>>(*job, row0);
-    cuda_launched(d, "attention, merge");
+    unsigned threads = D < 32 ? 32 : D;
+    cuda_start(d, "attention, merge", merge_kernel<D>, merge, threads, 0, *job, row0);
 }
 
 static int64_t parts_of(const struct lane *l) {

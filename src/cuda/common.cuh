@@ -72,6 +72,19 @@ void cuda_note(struct cuda_device *d, cudaError_t code, const char *doing);
 // After each launch.
 void cuda_launched(struct cuda_device *d, const char *kernel);
 
+// Starts a kernel that calls begin_kernel (device.cuh). Where the GPU can, its blocks take their places while the
+// kernel before still runs.
+template <typename... P, typename... A>
+static inline void cuda_start(struct cuda_device *d, const char *name, void (*kernel)(P...), dim3 grid,
+                              unsigned threads, size_t shared_bytes, A... arguments) {
+    cudaLaunchAttribute early;
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {grid, dim3(threads), shared_bytes, d->stream, &early, d->major >= 9 ? 1u : 0u};
+    cuda_note(d, cudaLaunchKernelEx(&config, kernel, arguments...), name);
+    cuda_launched(d, name);
+}
+
 // Hands out scratch from the front of the block; with base NULL it only adds up.
 struct carver {
     char *base;

@@ -29,6 +29,7 @@ static __device__ float tap_value(const struct conv_job &job, const struct lane_
 // blockIdx.y counts blocks of ROWS rows over all lanes; lanes are few.
 template <int TAPS>
 static __global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_constant__ conv_job job) {
+    begin_kernel();
     int64_t channel = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (channel >= job.m.n_col) return;
     int block = blockIdx.y, l = 0;
@@ -62,6 +63,7 @@ static __global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_const
 // Into the rings: in FORM_ROWS all rows of lane y; in FORM_PROMPT (y = 0) the last rows of the pass, and (y > 0) those
 // before a keep. A launch of its own, after everything that reads the rings' old rows.
 static __global__ void ring_kernel(const __grid_constant__ conv_job job, bool is_rows) {
+    begin_kernel();
     int64_t channel = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (channel >= job.m.n_col) return;
     const struct lane_entry lane = job.batch.lanes[is_rows ? blockIdx.y : 0];
@@ -94,16 +96,13 @@ void cuda_conv(struct device *base, const struct conv_args *a) {
     }
     unsigned n_x = (unsigned)ceil_div(a->m.n_col, THREADS);
     dim3 grid(n_x, (unsigned)n_block);
-    switch (a->n_tap) {
-    case 2: conv_kernel<2><<<grid, THREADS, 0, d->stream>>>(job); break;
-    case 3: conv_kernel<3><<<grid, THREADS, 0, d->stream>>>(job); break;
-    default:
-        must(a->n_tap == 4);
-        conv_kernel<4><<<grid, THREADS, 0, d->stream>>>(job);
-        break;
-    }
-    cuda_launched(d, "conv");
+    must(a->n_tap >= 2 && a->n_tap <= 4);
+    cuda_start(d, "conv",
+               a->n_tap == 4   ? conv_kernel<4>
+               : a->n_tap == 3 ? conv_kernel<3>
+                               : conv_kernel<2>,
+               grid, THREADS, 0, job);
     if (job.keeps_rows) return;
-    ring_kernel<<<dim3(n_x, (unsigned)(is_rows ? b->n_lane : 1 + b->n_keep)), THREADS, 0, d->stream>>>(job, is_rows);
-    cuda_launched(d, "conv rings");
+    cuda_start(d, "conv rings", ring_kernel, dim3(n_x, (unsigned)(is_rows ? b->n_lane : 1 + b->n_keep)), THREADS, 0,
+               job, is_rows);
 }

@@ -104,6 +104,7 @@ static __device__ __forceinline__ void run_row(const struct delta_job &job, cons
 
 static __global__ void __launch_bounds__(THREADS) delta_rows_kernel(const __grid_constant__ delta_job job) {
     __shared__ struct rows_shared shared;
+    begin_kernel();
     const struct lane_entry lane = job.batch.lanes[blockIdx.y];
     float v[KEYS];
     fold_pending(job.shape, lane, blockIdx.x, &shared, v);
@@ -113,6 +114,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rows_kernel(const __grid
 static __global__ void __launch_bounds__(THREADS)
     delta_commit_kernel(struct delta_shape shape, struct lane_entry lane) {
     __shared__ struct rows_shared shared;
+    begin_kernel();
     float v[KEYS];
     fold_pending(shape, lane, blockIdx.x, &shared, v);
 }
@@ -131,8 +133,7 @@ void cuda_delta(struct device *base, const struct delta_args *a) {
         return;
     }
     dim3 grid((unsigned)a->n_value_head, (unsigned)b->n_lane);
-    delta_rows_kernel<<<grid, threads_of(a->key_dim), 0, d->stream>>>(delta_job_of(a, b));
-    cuda_launched(d, "delta, rows");
+    cuda_start(d, "delta, rows", delta_rows_kernel, grid, threads_of(a->key_dim), 0, delta_job_of(a, b));
 }
 
 void cuda_delta_commit(struct device *base, const struct delta_commit_args *a) {
@@ -142,6 +143,6 @@ void cuda_delta_commit(struct device *base, const struct delta_commit_args *a) {
         a->n_key_head,   a->n_value_head, a->key_dim,       a->value_dim, a->n_value_head / a->n_key_head,
         a->state_offset, a->log_offset,   2 * a->max_window};
     struct lane_entry lane = {0, 0, a->lane->position, a->lane->n_pending, 0, 0, (char *)a->lane->run};
-    delta_commit_kernel<<<(unsigned)a->n_value_head, threads_of(a->key_dim), 0, d->stream>>>(shape, lane);
-    cuda_launched(d, "delta, commit");
+    cuda_start(d, "delta, commit", delta_commit_kernel, dim3((unsigned)a->n_value_head), threads_of(a->key_dim), 0,
+               shape, lane);
 }

@@ -55,6 +55,24 @@ __device__ __forceinline__ float block_sum(float x, float *shared) {
     return shared[32];
 }
 
+// ---- kernels that are started early (cuda_start): nothing that an earlier kernel writes, or reads and this one
+// writes, is touched before wait_for_earlier ----
+
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void wait_for_earlier() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void begin_kernel() {
+    let_next_start();
+    wait_for_earlier();
+}
+
 // ---- copies from global to shared memory that go on while the thread works ----
 
 __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }

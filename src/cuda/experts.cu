@@ -14,6 +14,7 @@
 static __global__ void __launch_bounds__(GROUP_THREADS)
     group_kernel(const int32_t *ids, int n_pair, int n_expert, int tile_pairs, struct pair_groups groups) {
     extern __shared__ int32_t shared[];
+    begin_kernel();
     int32_t *count = shared, *first = shared + n_expert, *first_tile = first + n_expert;
     for (int e = threadIdx.x; e < n_expert; e += GROUP_THREADS) count[e] = 0;
     __syncthreads();
@@ -40,6 +41,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
 
 // h = round(silu(gate) * up), zeros up to the stride.
 static __global__ void activate_kernel(const float *gate, const float *up, int64_t width, struct prepared h) {
+    begin_kernel();
     int64_t pair = blockIdx.x;
     for (int64_t i = threadIdx.x; i < h.stride; i += THREADS) {
         float v = i < width ? silu_of(gate[pair * width + i]) * up[pair * width + i] : 0.0f;
@@ -54,6 +56,7 @@ struct combine_job {
 };
 
 static __global__ void combine_kernel(const __grid_constant__ combine_job job) {
+    begin_kernel();
     int64_t t = blockIdx.y, i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = job.out.n_col;
     if (i >= n) return;
     float sum = tensor_load(job.residual, t, i);
@@ -154,9 +157,8 @@ void cuda_experts(struct device *base, const struct experts_args *a) {
     carve_experts(&c, &l, a->form, n_row, a->n_used, a->n_expert, hidden, width);
     scratch_done(d, &c);
     prepare_rows(d, a->x, NULL, 0, &l.x);
-    group_kernel<<<1, GROUP_THREADS, (size_t)(3 * a->n_expert) * sizeof(int32_t), d->stream>>>(
-        a->ids, (int)n_pair, a->n_expert, tile_pairs(a->form), l.groups);
-    cuda_launched(d, "experts, groups");
+    cuda_start(d, "experts, groups", group_kernel, dim3(1), GROUP_THREADS, (size_t)(3 * a->n_expert) * sizeof(int32_t),
+               a->ids, (int)n_pair, a->n_expert, tile_pairs(a->form), l.groups);
 
     struct expert_product p;
     memset(&p, 0, sizeof p);
@@ -177,8 +179,8 @@ void cuda_experts(struct device *base, const struct experts_args *a) {
         p.y[0] = l.up;
         run_product(d, a->form, &p, l.most_tiles);
     }
-    activate_kernel<<<(unsigned)n_pair, THREADS, 0, d->stream>>>(l.gate, l.up, width, l.h);
-    cuda_launched(d, "experts, activation");
+    cuda_start(d, "experts, activation", activate_kernel, dim3((unsigned)n_pair), THREADS, 0, (const float *)l.gate,
+               (const float *)l.up, width, l.h);
     p.w[0] = find_weights(d, a->down, a->n_expert, l.table + 6 * a->n_expert);
     p.y[0] = l.y;
     p.n_matrix = p.x_divisor = 1;
@@ -186,6 +188,6 @@ void cuda_experts(struct device *base, const struct experts_args *a) {
     p.x_stride = l.h.stride;
     run_product(d, a->form, &p, l.most_tiles);
     struct combine_job job = {a->residual, a->shared_out, a->out, l.y, a->weights, a->shared, a->n_used};
-    combine_kernel<<<dim3((unsigned)ceil_div(hidden, THREADS), (unsigned)n_row), THREADS, 0, d->stream>>>(job);
-    cuda_launched(d, "experts, sums");
+    cuda_start(d, "experts, sums", combine_kernel, dim3((unsigned)ceil_div(hidden, THREADS), (unsigned)n_row), THREADS,
+               0, job);
 }

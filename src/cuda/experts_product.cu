@@ -9,6 +9,7 @@ template <int BITS, int SG>
 static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS)
     experts_rows_kernel(const __grid_constant__ expert_product p) {
     extern __shared__ __align__(16) char shared[];
+    begin_kernel();
     if ((int)blockIdx.y >= *p.groups.n_tile) return;
     const struct pair_tile tile = p.groups.tile[blockIdx.y];
     struct weight_view w = weight_of_expert(p.w[blockIdx.z], tile.expert);
@@ -21,7 +22,9 @@ static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS)
     x.sums = NULL;
     x.sums_stride = 0;
     float y[1][4];
-    sum_units<BITS, SG, 1, true>(w, o0, x, shared + warp * unit_stages<BITS>() * unit_bytes<BITS>(), warp, p.n_warp, y);
+    char *stages = shared + warp * unit_stages<BITS>() * unit_bytes<BITS>();
+    fetch_first_units<BITS>(w, o0, stages, warp, p.n_warp);
+    sum_units<BITS, SG, 1, true>(w, o0, x, stages, warp, p.n_warp, y);
     add_parts<1>((float *)shared, warp, p.n_warp, y, [&](int m, int n, float sum) {
         if (n < tile.n && o0 + m < w.n_out) y_of[(int64_t)pairs[n] * w.n_out + o0 + m] = sum;
     });
@@ -32,8 +35,7 @@ static void launch_rows(struct cuda_device *d, const struct expert_product *p, i
     size_t bytes = rows_shared_bytes<BITS, 1>(p->n_warp);
     cudaFuncSetAttribute(experts_rows_kernel<BITS, SG>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     dim3 grid((unsigned)ceil_div(p->w[0].first.n_out, 16), (unsigned)most_tiles, (unsigned)p->n_matrix);
-    experts_rows_kernel<BITS, SG><<<grid, 32 * p->n_warp, bytes, d->stream>>>(*p);
-    cuda_launched(d, "experts, rows");
+    cuda_start(d, "experts, rows", experts_rows_kernel<BITS, SG>, grid, 32 * p->n_warp, bytes, *p);
 }
 
 template <int BITS>

@@ -24,6 +24,10 @@ static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS) linear_rows_kernel
     const struct rows_part &part = job.part[p];
     int64_t o0 = (int64_t)((int)blockIdx.x - part.first_tile) * 16, t0 = (int64_t)blockIdx.y * 8 * NT;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    char *stages = shared + warp * unit_stages<BITS>() * unit_bytes<BITS>();
+    let_next_start();
+    fetch_first_units<BITS>(part.w, o0, stages, warp, job.n_warp);
+    wait_for_earlier();
 
     struct rows_source<NT> x;
 #pragma unroll
@@ -34,7 +38,6 @@ static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS) linear_rows_kernel
     x.sums = (SG == 32 ? job.x.sums32 : job.x.sums64) + t0 + 2 * (lane % 4);
     x.sums_stride = job.x.n_row_padded;
     float y[NT][4];
-    char *stages = shared + warp * unit_stages<BITS>() * unit_bytes<BITS>();
     sum_units<BITS, SG, NT, false>(part.w, o0, x, stages, warp, job.n_warp, y);
     add_parts<NT>((float *)shared, warp, job.n_warp, y, [&](int m, int n, float sum) {
         int64_t t = t0 + n, o = o0 + m;
@@ -49,8 +52,7 @@ static void launch_rows(struct cuda_device *d, const struct rows_job &job, int n
     size_t bytes = rows_shared_bytes<BITS, NT>(job.n_warp);
     cudaFuncSetAttribute(linear_rows_kernel<BITS, SG, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     dim3 grid((unsigned)n_tile, (unsigned)ceil_div(job.n_row, 8 * NT));
-    linear_rows_kernel<BITS, SG, NT><<<grid, 32 * job.n_warp, bytes, d->stream>>>(job);
-    cuda_launched(d, "linear, rows");
+    cuda_start(d, "linear, rows", linear_rows_kernel<BITS, SG, NT>, grid, 32 * job.n_warp, bytes, job);
 }
 
 // Wider tiles of rows read the weights less often; a row's bits are the same in each.

@@ -46,6 +46,7 @@ static __device__ void store_e4m3(const struct kv_layer &kv, char *page, int64_t
 
 static __global__ void __launch_bounds__(32 * WARPS) qk_store_kernel(const __grid_constant__ qk_job job) {
     __shared__ float rows[WARPS][32 * MAX_VALUES];
+    begin_kernel();
     const struct qk_store_args &a = job.a;
     int n = a.head_dim, n_all = a.n_head + 2 * a.n_kv_head, h = blockIdx.y * WARPS + threadIdx.x / 32;
     int64_t t = blockIdx.x;
@@ -84,6 +85,5 @@ void cuda_qk_store(struct device *base, const struct qk_store_args *a) {
     must(a->head_dim <= 32 * MAX_VALUES && (a->kv.dtype == DTYPE_BF16 || a->kv.dtype == DTYPE_E4M3));
     struct qk_job job = {*b, *a};
     dim3 grid((unsigned)b->n_row, (unsigned)ceil_div(a->n_head + 2 * a->n_kv_head, WARPS));
-    qk_store_kernel<<<grid, 32 * WARPS, 0, d->stream>>>(job);
-    cuda_launched(d, "qk_store");
+    cuda_start(d, "qk_store", qk_store_kernel, grid, 32 * WARPS, 0, job);
 }

@@ -52,6 +52,7 @@ static __device__ __forceinline__ void eight_inputs(const struct tensor &x, int6
 }
 
 static __global__ void __launch_bounds__(32 * WARPS) router_logits_kernel(const __grid_constant__ router_job job) {
+    begin_kernel();
     int64_t e = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, t0 = (int64_t)blockIdx.y * ROWS;
     int64_t n_expert = job.gate.n_out, stride = n_expert + 1;
     bool is_shared = e == n_expert;
@@ -91,6 +92,7 @@ static __device__ __forceinline__ void warp_largest(float *p, int *id) {
 // One warp a row.
 static __global__ void router_choose_kernel(const __grid_constant__ router_job job) {
     extern __shared__ float p[];
+    begin_kernel();
     int n = (int)job.gate.n_out, lane = threadIdx.x;
     int64_t t = blockIdx.x;
     const float *logits = job.logits + t * (n + 1);
@@ -144,8 +146,7 @@ void cuda_router(struct device *base, const struct router_args *a) {
     job.logits = (float *)carve(&c, (size_t)(a->x.n_row * (a->gate->n_out + 1)) * sizeof(float));
     scratch_done(d, &c);
     dim3 grid((unsigned)ceil_div(a->gate->n_out + 1, WARPS), (unsigned)ceil_div(a->x.n_row, ROWS));
-    router_logits_kernel<<<grid, 32 * WARPS, 0, d->stream>>>(job);
-    cuda_launched(d, "router, logits");
-    router_choose_kernel<<<(unsigned)a->x.n_row, 32, (size_t)a->gate->n_out * sizeof(float), d->stream>>>(job);
-    cuda_launched(d, "router, choice");
+    cuda_start(d, "router, logits", router_logits_kernel, grid, 32 * WARPS, 0, job);
+    cuda_start(d, "router, choice", router_choose_kernel, dim3((unsigned)a->x.n_row), 32,
+               (size_t)a->gate->n_out * sizeof(float), job);
 }

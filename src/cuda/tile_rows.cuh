@@ -6,7 +6,19 @@
 
 #define ROWS_MAX_WARPS 8
 
-// This warp's part of the sum for outputs [o0, o0 + 16). `stages` is the warp's own shared memory.
+// Starts this warp's first units: weights are never written, so that this may come before wait_for_earlier.
+template <int BITS>
+__device__ __forceinline__ void fetch_first_units(const struct weight_view &w, int64_t o0, char *stages, int warp,
+                                                  int n_warp) {
+    int n_unit = (int)((w.n_in + UNIT_INPUTS - 1) / UNIT_INPUTS);
+    for (int s = 0; s < unit_stages<BITS>() - 1; s++) {
+        if (warp + s * n_warp < n_unit) fetch_unit<BITS>(stages + s * unit_bytes<BITS>(), w, o0, warp + s * n_warp);
+        copies_commit();
+    }
+}
+
+// This warp's part of the sum for outputs [o0, o0 + 16), after fetch_first_units. `stages` is the warp's own shared
+// memory.
 template <int BITS, int SG, int NT, bool ONES>
 __device__ __forceinline__ void sum_units(const struct weight_view &w, int64_t o0, const struct rows_source<NT> &x,
                                           char *stages, int warp, int n_warp, float y[NT][4]) {
@@ -14,11 +26,7 @@ __device__ __forceinline__ void sum_units(const struct weight_view &w, int64_t o
     int n_unit = (int)((w.n_in + UNIT_INPUTS - 1) / UNIT_INPUTS);
     for (int j = 0; j < NT; j++)
         for (int i = 0; i < 4; i++) y[j][i] = 0;
-    int next = warp; // the unit to fetch
-    for (int s = 0; s < STAGES - 1; s++, next += n_warp) {
-        if (next < n_unit) fetch_unit<BITS>(stages + s * unit_bytes<BITS>(), w, o0, next);
-        copies_commit();
-    }
+    int next = warp + (STAGES - 1) * n_warp; // the unit to fetch
     int stage = 0;
     for (int u = warp; u < n_unit; u += n_warp, next += n_warp) {
         copies_wait<STAGES - 2>();
