@@ -135,3 +135,27 @@ struct delta_args delta_open(struct stage *s, const struct delta_data *data) {
         .log_offset = log_at(shape) * (int64_t)sizeof(float),
     };
 }
+
+float *delta_blank_run(struct run *r, const struct delta_data *data, bool with_state) {
+    const struct delta_shape *shape = &data->shape;
+    size_t bytes = (size_t)delta_run_size(shape) * sizeof(float);
+    float *run = arena_alloc(r->arena, bytes);
+    must(run != NULL);
+    memset(run, 0xff, bytes);
+    if (with_state) memcpy(run + delta_state_at(shape), data->state, (size_t)delta_state_size(shape) * sizeof(float));
+    return run;
+}
+
+void delta_call(struct run *r, struct device *d, struct stage *s, struct delta_args args, const struct batch *batch,
+                const struct delta_data *rows, float *out) {
+    int64_t heads = rows->shape.n_value_head, width = heads * rows->shape.value_dim;
+    args.batch = batch;
+    args.c = stage_tensor(s, rows->c, batch->n_row, delta_channels(&rows->shape), d->activation);
+    args.a = stage_tensor(s, rows->a, batch->n_row, heads, d->activation);
+    args.b = stage_tensor(s, rows->b, batch->n_row, heads, d->activation);
+    args.z = stage_tensor(s, rows->z, batch->n_row, width, d->activation);
+    args.out = stage_tensor_out(s, batch->n_row, width, d->activation);
+    ops_of(r, d)->begin(d, batch);
+    ops_of(r, d)->delta(d, &args);
+    memcpy(out, stage_read(s, args.out), (size_t)(batch->n_row * width) * sizeof(float));
+}

@@ -49,6 +49,13 @@ int64_t delta_log_g_at(const struct delta_shape *s, int64_t position);
 // The parameters staged on a device, and arguments but for batch, rows and output.
 struct delta_args delta_open(struct stage *s, const struct delta_data *data);
 
+// A run of NaN, but for its state if with_state.
+float *delta_blank_run(struct run *r, const struct delta_data *data, bool with_state);
+
+// Calls delta on a batch whose rows are c, a, b and z of `rows`, and copies the output to out, [n_row][Hv * Dv].
+void delta_call(struct run *r, struct device *d, struct stage *s, struct delta_args args, const struct batch *batch,
+                const struct delta_data *rows, float *out);
+
 extern const struct tolerance delta_f32, delta_bf16, delta_state_f32, delta_state_bf16;
 const struct tolerance *delta_tolerance(const struct run *r);
 const struct tolerance *delta_state_tolerance(const struct run *r);

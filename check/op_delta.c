@@ -61,11 +61,7 @@ static void wanted_log(const struct delta_shape *s, const struct delta_wanted *w
 static float *first_run(struct run *r, const struct rows_data *data, int lane) {
     const struct delta_shape *s = &data->c->shape;
     const struct rows_lane *l = &data->c->lanes[lane];
-    float *run = arena_alloc(r->arena, (size_t)delta_run_size(s) * sizeof(float));
-    must(run != NULL);
-    memset(run, 0xff, (size_t)delta_run_size(s) * sizeof(float));
-    if (l->position > l->n_pending)
-        memcpy(run + delta_state_at(s), data->lanes[lane].state, (size_t)delta_state_size(s) * sizeof(float));
+    float *run = delta_blank_run(r, &data->lanes[lane], l->position > l->n_pending);
     for (int t = 0; t < l->n_pending; t++) {
         struct span spans[3];
         const double *from[3];
@@ -117,27 +113,23 @@ static void call_delta(struct run *r, struct device *d, struct stage *s, struct 
         batch.n_row += calls[i].n_row;
     }
     size_t n_row = (size_t)batch.n_row;
-    float *c = arena_alloc(r->arena, n_row * (size_t)channels * 4),
-          *z = arena_alloc(r->arena, n_row * (size_t)width * 4);
-    float *a = arena_alloc(r->arena, n_row * (size_t)heads * 4), *b = arena_alloc(r->arena, n_row * (size_t)heads * 4);
+    struct delta_data rows = {.shape = *shape};
+    rows.c = arena_alloc(r->arena, n_row * (size_t)channels * 4);
+    rows.a = arena_alloc(r->arena, n_row * (size_t)heads * 4);
+    rows.b = arena_alloc(r->arena, n_row * (size_t)heads * 4);
+    rows.z = arena_alloc(r->arena, n_row * (size_t)width * 4);
+    float *out = arena_alloc(r->arena, n_row * (size_t)width * 4);
+    must(rows.c != NULL && rows.a != NULL && rows.b != NULL && rows.z != NULL && out != NULL);
     for (int i = 0, t = 0; i < n; i++) {
         for (int k = 0; k < calls[i].n_row; k++, t++) {
             int64_t from = calls[i].rows[k];
-            memcpy(c + t * channels, calls[i].data->c + from * channels, (size_t)channels * 4);
-            memcpy(a + t * heads, calls[i].data->a + from * heads, (size_t)heads * 4);
-            memcpy(b + t * heads, calls[i].data->b + from * heads, (size_t)heads * 4);
-            memcpy(z + t * width, calls[i].data->z + from * width, (size_t)width * 4);
+            memcpy(rows.c + t * channels, calls[i].data->c + from * channels, (size_t)channels * 4);
+            memcpy(rows.a + t * heads, calls[i].data->a + from * heads, (size_t)heads * 4);
+            memcpy(rows.b + t * heads, calls[i].data->b + from * heads, (size_t)heads * 4);
+            memcpy(rows.z + t * width, calls[i].data->z + from * width, (size_t)width * 4);
         }
     }
-    args.batch = &batch;
-    args.c = stage_tensor(s, c, batch.n_row, channels, d->activation);
-    args.a = stage_tensor(s, a, batch.n_row, heads, d->activation);
-    args.b = stage_tensor(s, b, batch.n_row, heads, d->activation);
-    args.z = stage_tensor(s, z, batch.n_row, width, d->activation);
-    args.out = stage_tensor_out(s, batch.n_row, width, d->activation);
-    ops_of(r, d)->begin(d, &batch);
-    ops_of(r, d)->delta(d, &args);
-    float *out = stage_read(s, args.out);
+    delta_call(r, d, s, args, &batch, &rows, out);
     for (int i = 0; i < n; i++)
         memcpy(calls[i].out, out + lanes[i].row0 * width, (size_t)(calls[i].n_row * width) * sizeof(float));
 }

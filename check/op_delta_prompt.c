@@ -33,28 +33,22 @@ static void run_pass(struct run *r, struct device *d, struct stage *s, struct de
                           .max_window = DELTA_WINDOW,
                           .lanes = &lane,
                           .keeps = keeps};
-    args.batch = &batch;
-    args.c = stage_tensor(s, data->c + p.first * channels, p.n_row, channels, d->activation);
-    args.a = stage_tensor(s, data->a + p.first * heads, p.n_row, heads, d->activation);
-    args.b = stage_tensor(s, data->b + p.first * heads, p.n_row, heads, d->activation);
-    args.z = stage_tensor(s, data->z + p.first * width, p.n_row, width, d->activation);
-    args.out = stage_tensor_out(s, p.n_row, width, d->activation);
-    ops_of(r, d)->begin(d, &batch);
-    ops_of(r, d)->delta(d, &args);
-    memcpy(out + p.first * width, stage_read(s, args.out), (size_t)(p.n_row * width) * sizeof(float));
+    struct delta_data rows = *data;
+    rows.c += p.first * channels;
+    rows.a += p.first * heads;
+    rows.b += p.first * heads;
+    rows.z += p.first * width;
+    delta_call(r, d, s, args, &batch, &rows, out + p.first * width);
 }
 
 // A lane run that only its state may be written of.
 static void *stage_run(struct run *r, struct stage *s, const struct delta_data *data, bool with_state) {
     const struct delta_shape *shape = &data->shape;
     size_t n = (size_t)delta_run_size(shape), state = (size_t)delta_state_size(shape) * 4;
-    float *run = arena_alloc(r->arena, n * 4);
     unsigned char *may = arena_alloc_zero(r->arena, n, 4);
-    must(run != NULL && may != NULL);
-    memset(run, 0xff, n * 4);
+    must(may != NULL);
     memset(may + delta_state_at(shape) * 4, 1, state);
-    if (with_state) memcpy(run + delta_state_at(shape), data->state, state);
-    return stage_inout(s, run, n * 4, may);
+    return stage_inout(s, delta_blank_run(r, data, with_state), n * 4, may);
 }
 
 static float *read_state(struct run *r, struct stage *s, const struct delta_shape *shape, void *run) {
