@@ -131,8 +131,14 @@ $(foreach l,$(LAYERS),$(if $(strip $(call objects,$l)),$(eval $(call layer_rules
 
 compile = @mkdir -p $(@D) && echo "  cc    $<" && $(CC) $(CFLAGS) $1 -MMD -MP -c -o $@ $<
 
+# Kernels are loops that only pay unrolled. Under the sanitizers that would take minutes to compile; and there GCC keeps
+# wide vectors in frames for use after return, which are aligned to less than what it stores them with.
+KERNEL_FLAGS := $(if $(filter asan tsan fuzz,$(VARIANT)),,-O3)
+ifneq ($(filter asan,$(VARIANT)),)
+KERNEL_FLAGS += $(if $(findstring clang,$(shell $(CC) --version)),,--param asan-use-after-return=0)
+endif
 $O/src/cpu/x86/%.o: src/cpu/x86/%.c $O/flags
-	$(call compile,-O3 $(call isa,$<))
+	$(call compile,$(KERNEL_FLAGS) $(call isa,$<))
 
 $O/bench/peak_%.o: bench/peak_%.c $O/flags
 	$(call compile,$(ISA_$*))
