@@ -7,6 +7,20 @@
 #include <stdio.h>
 #include <string.h>
 
+// What the gates' servers are told of what this program was told.
+struct passed_on {
+    char threads[16];
+    const char *flags[8];
+    int n;
+};
+
+static void pass_on(const struct options *o, struct passed_on *p) {
+    snprintf(p->threads, sizeof p->threads, "%d", (int)o->threads);
+    const char *const flags[] = {"--backend", o->backend, "--compute", o->compute, "--threads", p->threads};
+    p->n = (int)(sizeof flags / sizeof *flags);
+    memcpy(p->flags, flags, sizeof flags);
+}
+
 static enum status run(const struct options *o, const char *suite, const char *dir, bool *green, struct error *e) {
     struct device *device = NULL;
     enum status s = options_open_device(o, dir, &device, e);
@@ -17,6 +31,13 @@ static enum status run(const struct options *o, const char *suite, const char *d
                              .controls = o->controls,
                              .budget_s = o->budget_s};
     g.engine.progress = o->no_progress ? NULL : progress_show;
+    struct passed_on more;
+    pass_on(o, &more);
+    if (o->fresh) {
+        g.program = "/proc/self/exe";
+        g.flags = more.flags;
+        g.n_flags = more.n;
+    }
     if (s == STATUS_OK) s = gate_run(&g, green, e);
     device_free(device);
     return s;

@@ -1,6 +1,6 @@
 // Runs prompts under one setting of the engine, and compares what came of them with what each gives alone.
 #include "base/clock.h"
-#include "gate/internal.h"
+#include "gate/fresh.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +19,7 @@ void verdict_red(struct verdict *v, const char *format, ...) {
 
 // ---- passes ----
 
-static void on_pass(void *context, const struct pass_report *report) {
-    struct gate *g = context;
+void arms_add_pass(struct gate *g, const struct pass_report *report) {
     pthread_mutex_lock(&g->lock);
     if (g->n_passes == g->passes_capacity) {
         int32_t capacity = g->passes_capacity > 0 ? 2 * g->passes_capacity : 256;
@@ -31,6 +30,8 @@ static void on_pass(void *context, const struct pass_report *report) {
     if (g->n_passes < g->passes_capacity) g->passes[g->n_passes++] = *report;
     pthread_mutex_unlock(&g->lock);
 }
+
+static void on_pass(void *context, const struct pass_report *report) { arms_add_pass(context, report); }
 
 // ---- start ----
 
@@ -65,12 +66,18 @@ enum status arms_open(struct gate *g, struct error *e) {
 }
 
 void arms_close(struct gate *g) {
+    fresh_stop(g);
+    free(g->fresh);
     engine_free(g->engine);
     pthread_mutex_destroy(&g->lock);
     free(g->passes);
 }
 
 enum status arms_start(struct gate *g, const struct arm *arm, struct error *e) {
+    // A server takes no planted faults and no test modes.
+    bool in_process = arm->in_process || arm->garbage || arm->fault != FAULT_NONE || g->options->program == NULL;
+    if (!in_process) return fresh_start(g, arm, e);
+    fresh_stop(g);
     struct engine_options o = options_of(g, arm);
     o.progress = NULL;
     enum status s = engine_restart(g->engine, &o, e);
@@ -121,6 +128,7 @@ static enum status wait_for(struct gate *g, struct job *j, struct request *r, st
 }
 
 enum status arms_run(struct gate *g, struct job *jobs, int32_t n, bool together, struct error *e) {
+    if (fresh_runs(g)) return fresh_run(g, jobs, n, together, e);
     struct request *requests[JOBS_MAX] = {0};
     enum status s = STATUS_OK;
     must(n <= JOBS_MAX);
@@ -192,6 +200,10 @@ enum status arms_judge(struct gate *g, const struct arm *arm, const struct job *
 }
 
 void arms_judge_idle(struct gate *g, struct verdict *v) {
+    if (fresh_runs(g)) {
+        fresh_judge_idle(g, v);
+        return;
+    }
     struct engine_counts c;
     int64_t give_up = clock_ns() + 10000000000;
     do {

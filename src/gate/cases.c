@@ -175,6 +175,7 @@ static enum status add_script(struct maker *m, const struct script *script, stru
     if (c == NULL) return STATUS_OK;
     c->temperature = script->temperature;
     c->turns = chat_find_turns(c->ids, c->n, m->turn_token);
+    c->by_template = true;
     follow(m, c, script->resumes);
     return STATUS_OK;
 }

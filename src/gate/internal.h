@@ -21,6 +21,7 @@ struct gate_case {
     struct chat_turns turns;
     double temperature; // 0: greedy; else seeded
     bool is_long;
+    bool by_template;   // its turns are where the template's own token says, so a server finds them too
     int32_t follows;    // the case that must run before for this one to resume; -1: none
     int32_t resumes_at; // after that one; 0: nowhere
 };
@@ -43,6 +44,7 @@ struct arm {
     int32_t parallel;
     int32_t context; // 0: the gates' own
     int32_t pass_rows;
+    bool in_process; // also where every arm has a server of its own
     int64_t kv_memory_bytes, cache_bytes;
     enum engine_fault fault;
 };
@@ -66,6 +68,7 @@ struct gate {
     int32_t context;
     struct reference *references; // [2][CASES_MAX]: bf16, fp8
     int32_t most_waiting;         // seen while the last jobs ran
+    struct fresh *fresh;          // the server of the last arm, where arms have servers; NULL: there was none
 
     pthread_mutex_t lock; // guards the passes, which the engine's thread reports
     struct pass_report *passes;
@@ -80,6 +83,7 @@ struct verdict {
 };
 void verdict_red(struct verdict *v, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+void arms_add_pass(struct gate *g, const struct pass_report *report); // any thread
 enum status arms_open(struct gate *g, struct error *e);
 void arms_close(struct gate *g);
 enum status arms_start(struct gate *g, const struct arm *arm, struct error *e); // with empty caches

@@ -39,12 +39,14 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
         if (rows > longest) longest = rows;
     }
     arm.context = longest;
+    arm.in_process = true; // to know what a page and a run take
     arm.cache_bytes = at[2] == 1 ? (int64_t)64 << 20 : 0;
     enum status s = reference_prepare(g, arm.fp8, jobs, n, e);
     if (s == STATUS_OK) s = arms_start(g, &arm, e);
     if (s != STATUS_OK) return s;
     arm.kv_memory_bytes = pool_bytes(g, &arm, jobs, n);
     arm.fault = fault;
+    arm.in_process = false;
     s = suite_run_together(g, &arm, jobs, n, v, e);
     if (s == STATUS_OK && g->most_waiting == 0) verdict_red(v, "no request had to wait");
     return s;
