@@ -135,6 +135,8 @@ replays:
 # ---- longer ones, by name ----
 # Checkpoints are mangled under the sanitizers, requests sent to the program as it is served.
 abuse: export TOKENFOLD_ASAN := $(call folder,asan)/tokenfold
+# Longer than what a test may take.
+soak: export TEST_TIMEOUT := 9000
 abuse soak:
 	@./setup.sh test
 	@tools/unpack_golden.sh

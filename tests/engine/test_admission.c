@@ -60,7 +60,7 @@ static void more_than_the_pool_holds_all_finish(void **state) {
     }
 }
 
-static void claims_at_the_edge_of_the_pool(void **state) {
+static void claims_at_the_edge_of_the_pool(void **state) { // C45, C59
     (void)state;
     enum { PAGES = 6, ROWS = 64 };
     int32_t *prompt = bed_prompt(PAGES * ROWS, 3), ids[64];
@@ -94,7 +94,7 @@ static void claims_at_the_edge_of_the_pool(void **state) {
 
 // Small requests drip while a large one waits: it is seated by the time that those before it have ended, and most of
 // the small ones need not wait for it.
-static void a_large_request_is_not_starved(void **state) {
+static void a_large_request_is_not_starved(void **state) { // C61
     (void)state;
     enum { N = 40, SMALL = 60, LARGE = 900 };
     int64_t large_pages = ledger_pages_for(LARGE + 10, 1, 64);

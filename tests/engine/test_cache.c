@@ -79,7 +79,7 @@ static struct request_view ask(struct engine *e, struct engine *cold, struct cha
     return v;
 }
 
-static void a_chat_computes_only_what_is_new(void **state) {
+static void a_chat_computes_only_what_is_new(void **state) { // C69
     (void)state;
     for (int k = 0; k < N_KINDS; k++) {
         struct engine *e = bed_open(kinds[k]), *cold = open_cold(&kinds[k]);
@@ -105,7 +105,7 @@ static void a_chat_computes_only_what_is_new(void **state) {
     }
 }
 
-static void edits_and_other_chats_resume_where_they_part(void **state) {
+static void edits_and_other_chats_resume_where_they_part(void **state) { // C69, C71
     (void)state;
     for (int k = 0; k < N_KINDS; k++) {
         struct engine *e = bed_open(kinds[k]), *cold = open_cold(&kinds[k]);
@@ -128,7 +128,7 @@ static void edits_and_other_chats_resume_where_they_part(void **state) {
     }
 }
 
-static void salts_share_nothing(void **state) {
+static void salts_share_nothing(void **state) { // C91
     (void)state;
     struct engine *e = bed_open(kinds[1]);
     int32_t *prompt = bed_prompt(300, 4), ids[REPLY];
@@ -165,7 +165,7 @@ static void equal_prompts_at_once_are_computed_once(void **state) {
     }
 }
 
-static void no_length_is_special(void **state) {
+static void no_length_is_special(void **state) { // C73, C77
     (void)state;
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
     enum { STEP = 37 };
@@ -185,7 +185,7 @@ static void no_length_is_special(void **state) {
     engine_free(cold);
 }
 
-static void what_a_cancelled_reply_said_is_not_kept(void **state) {
+static void what_a_cancelled_reply_said_is_not_kept(void **state) { // C65
     (void)state;
     for (int k = 0; k < N_KINDS; k++) {
         struct engine *e = bed_open(kinds[k]), *cold = open_cold(&kinds[k]);
@@ -226,7 +226,7 @@ static void a_restore_that_fails_costs_time_only(void **state) {
 }
 
 // Room for a few entries only: the place to go on from moves along with the conversation all the same.
-static void a_small_cache_follows_the_conversation(void **state) {
+static void a_small_cache_follows_the_conversation(void **state) { // C91
     (void)state;
     struct engine *probe = bed_open(kinds[3]);
     int64_t page = engine_get_info(probe)->plan.page_bytes, run = engine_get_info(probe)->plan.run_bytes;

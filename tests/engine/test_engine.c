@@ -22,7 +22,7 @@ static void set_sampling(struct request_params *p, int which) {
     if (which % 3 == 0) p->draw.repetition = 1.1, p->draw.presence = 0.5;
 }
 
-static void concurrent_equals_solo(void **state) {
+static void concurrent_equals_solo(void **state) { // C81
     (void)state;
     enum { N = 9 };
     struct engine *e = bed_open((struct engine_options){.parallel = 4});
@@ -111,7 +111,7 @@ static void passes_and_garbage_change_nothing(void **state) {
     free(prompt);
 }
 
-static void a_cancelled_lane_leaves_no_trace(void **state) {
+static void a_cancelled_lane_leaves_no_trace(void **state) { // C99
     (void)state;
     struct engine *e = bed_open((struct engine_options){.parallel = 2, .pass_rows = 64});
     int32_t *fixed = bed_prompt(90, 1), *other = bed_prompt(1500, 2), fresh[32], again[32];
@@ -270,7 +270,7 @@ static void log_probabilities_are_of_the_model(void **state) {
     engine_free(e);
 }
 
-static void bad_options_are_refused(void **state) {
+static void bad_options_are_refused(void **state) { // C67
     (void)state;
     struct engine_options good = {
         .model_dir = BED_MODEL, .device = bed_device(), .parallel = 1, .queue = 4, .max_tokens = 8};
