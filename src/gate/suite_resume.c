@@ -16,6 +16,9 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
     arm.cache_bytes = CACHE_BYTES;
     // What this model's window has no room for, or whose template cannot be resumed there, is no cell.
     if (which < 0 || g->cases.list[which].resumes_at == 0) return STATUS_OK;
+    // Nor is what a server cannot know of, which sees ids alone.
+    bool by_template = g->cases.list[g->cases.list[which].follows].by_template;
+    if (g->options->program != NULL && !fails && !by_template) return STATUS_OK;
     return suite_run_resumed(g, &arm, which, v, e);
 }
 
