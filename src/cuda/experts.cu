@@ -4,6 +4,7 @@
 //   5. each row's sum: residual, experts in slot order, shared expert
 // Where a pair stands in a tile has no influence on its bits.
 #include "cuda/experts.cuh"
+#include "cuda/units_q4.cuh"
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,6 +109,8 @@ static struct expert_weights find_weights(struct cuda_device *d, const struct we
     struct expert_weights x;
     memset(&x, 0, sizeof x);
     x.first = weight_view_of(&w[0]);
+    x.usual = true;
+    for (int e = 0; e < n; e++) x.usual = x.usual && is_usual_q4(weight_view_of(&w[e]));
     if (n < 2) return x;
     x.data_step = step_of(w[0].data, w[1].data);
     bool affine = w[0].kind == WEIGHT_AFFINE, even = true;
@@ -140,6 +143,7 @@ static bool are_alike(const struct weight_view &a, const struct weight_view &b) 
 }
 
 static void run_product(struct cuda_device *d, enum form form, struct expert_product *p, int64_t most_tiles) {
+    p->usual = p->w[0].usual && (p->n_matrix < 2 || p->w[1].usual);
     p->n_warp = p->w[0].first.n_in > 0 ? (int)ceil_div(p->w[0].first.n_in, 128) : 1;
     if (p->n_warp > 8) p->n_warp = 8;
     if (form == FORM_ROWS)

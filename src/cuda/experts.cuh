@@ -23,6 +23,7 @@ struct expert_weights {
     struct weight_view first;
     int64_t data_step, scales_step, biases_step;
     const char *const *table; // [n_expert][3] on the device, or NULL
+    bool usual;               // all of them are of the usual kind (units_q4.cuh)
 };
 
 __device__ __forceinline__ struct weight_view weight_of_expert(const struct expert_weights &w, int e) {
@@ -46,6 +47,7 @@ struct expert_product {
     float *y[2]; // [pair][n_out]
     struct pair_groups groups;
     int n_warp;
+    bool usual; // all matrices are of the usual kind (units_q4.cuh)
 };
 
 void experts_product_rows(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles);

@@ -1,41 +1,85 @@
 // Products of pairs with their experts' matrices, in both forms.
 #include "cuda/experts.cuh"
+#include "cuda/product_q4.cuh"
 #include "cuda/tile_prompt.cuh"
 #include "cuda/tile_rows.cuh"
 
 // ---- FORM_ROWS: up to 8 pairs and 16 outputs a block ----
 
+struct rows_tile {
+    struct pair_tile tile;
+    struct weight_view w;
+    const int32_t *pairs;
+    float *y;
+};
+
+// False: this block has nothing to do.
+static __device__ __forceinline__ bool open_tile(const struct expert_product &p, struct rows_tile *t,
+                                                 struct rows_source<1> *x) {
+    if ((int)blockIdx.y >= *p.groups.n_tile) return false;
+    int column = threadIdx.x % 32 / 4;
+    t->tile = p.groups.tile[blockIdx.y];
+    t->w = weight_of_expert(p.w[blockIdx.z], t->tile.expert);
+    t->pairs = p.groups.list + t->tile.first;
+    t->y = p.y[blockIdx.z];
+    x->row[0] = column < t->tile.n ? p.x + (int64_t)(t->pairs[column] / p.x_divisor) * p.x_stride : NULL;
+    x->sums = NULL;
+    x->sums_stride = 0;
+    return true;
+}
+
+static __device__ __forceinline__ void store_sum(const struct rows_tile &t, int n, int64_t o, float sum) {
+    if (n < t.tile.n && o < t.w.n_out) t.y[(int64_t)t.pairs[n] * t.w.n_out + o] = sum;
+}
+
+static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS)
+    experts_q4_kernel(const __grid_constant__ expert_product p) {
+    extern __shared__ __align__(16) char shared[];
+    struct rows_tile t;
+    struct rows_source<1> x;
+    begin_kernel();
+    if (!open_tile(p, &t, &x)) return;
+    int64_t o0 = (int64_t)blockIdx.x * 16;
+    int warp = threadIdx.x / 32;
+    float y[1][4];
+    char *stages = shared + warp * Q4_STAGES * Q4_UNIT_BYTES;
+    struct q4_source q = q4_fetch_first(t.w, o0, stages, warp, p.n_warp);
+    q4_sum_units<1, true, false>(q, (int)(t.w.n_in / UNIT_INPUTS), x, stages, warp, p.n_warp, y);
+    add_parts<1>((float *)shared, warp, p.n_warp, y, [&](int m, int n, float sum) { store_sum(t, n, o0 + m, sum); });
+}
+
 template <int BITS, int SG>
 static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS)
     experts_rows_kernel(const __grid_constant__ expert_product p) {
     extern __shared__ __align__(16) char shared[];
-    begin_kernel();
-    if ((int)blockIdx.y >= *p.groups.n_tile) return;
-    const struct pair_tile tile = p.groups.tile[blockIdx.y];
-    struct weight_view w = weight_of_expert(p.w[blockIdx.z], tile.expert);
-    float *y_of = p.y[blockIdx.z];
-    const int32_t *pairs = p.groups.list + tile.first;
-    int64_t o0 = (int64_t)blockIdx.x * 16;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    struct rows_tile t;
     struct rows_source<1> x;
-    x.row[0] = lane / 4 < tile.n ? p.x + (int64_t)(pairs[lane / 4] / p.x_divisor) * p.x_stride : NULL;
-    x.sums = NULL;
-    x.sums_stride = 0;
+    begin_kernel();
+    if (!open_tile(p, &t, &x)) return;
+    int64_t o0 = (int64_t)blockIdx.x * 16;
+    int warp = threadIdx.x / 32;
     float y[1][4];
     char *stages = shared + warp * unit_stages<BITS>() * unit_bytes<BITS>();
-    fetch_first_units<BITS>(w, o0, stages, warp, p.n_warp);
-    sum_units<BITS, SG, 1, true>(w, o0, x, stages, warp, p.n_warp, y);
-    add_parts<1>((float *)shared, warp, p.n_warp, y, [&](int m, int n, float sum) {
-        if (n < tile.n && o0 + m < w.n_out) y_of[(int64_t)pairs[n] * w.n_out + o0 + m] = sum;
-    });
+    fetch_first_units<BITS>(t.w, o0, stages, warp, p.n_warp);
+    sum_units<BITS, SG, 1, true>(t.w, o0, x, stages, warp, p.n_warp, y);
+    add_parts<1>((float *)shared, warp, p.n_warp, y, [&](int m, int n, float sum) { store_sum(t, n, o0 + m, sum); });
+}
+
+static dim3 rows_grid(const struct expert_product *p, int64_t most_tiles) {
+    return dim3((unsigned)ceil_div(p->w[0].first.n_out, 16), (unsigned)most_tiles, (unsigned)p->n_matrix);
+}
+
+static void launch_q4(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
+    size_t bytes = q4_shared_bytes<1>(p->n_warp);
+    cudaFuncSetAttribute(experts_q4_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cuda_start(d, "experts, rows", experts_q4_kernel, rows_grid(p, most_tiles), 32 * p->n_warp, bytes, *p);
 }
 
 template <int BITS, int SG>
 static void launch_rows(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
     size_t bytes = rows_shared_bytes<BITS, 1>(p->n_warp);
     cudaFuncSetAttribute(experts_rows_kernel<BITS, SG>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    dim3 grid((unsigned)ceil_div(p->w[0].first.n_out, 16), (unsigned)most_tiles, (unsigned)p->n_matrix);
-    cuda_start(d, "experts, rows", experts_rows_kernel<BITS, SG>, grid, 32 * p->n_warp, bytes, *p);
+    cuda_start(d, "experts, rows", experts_rows_kernel<BITS, SG>, rows_grid(p, most_tiles), 32 * p->n_warp, bytes, *p);
 }
 
 template <int BITS>
@@ -47,6 +91,10 @@ static void launch_rows_of(struct cuda_device *d, const struct expert_product *p
 }
 
 void experts_product_rows(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
+    if (p->usual) {
+        launch_q4(d, p, most_tiles);
+        return;
+    }
     switch (p->w[0].first.weight_class) {
     case CLASS_Q2: launch_rows_of<2>(d, p, most_tiles); break;
     case CLASS_Q3: launch_rows_of<3>(d, p, most_tiles); break;

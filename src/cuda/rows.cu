@@ -96,6 +96,8 @@ static __device__ __forceinline__ void store_vector(const struct prepared &p, in
                                                     const float v[8]) {
     uint4 w = make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
     bool exists = i < p.n_col;
+    if (p.split)
+        w = make_uint4(pack_bf16(v[0], v[4]), pack_bf16(v[1], v[5]), pack_bf16(v[2], v[6]), pack_bf16(v[3], v[7]));
     if (is_row && exists) *(uint4 *)(p.rows + row * p.stride + i) = w;
     if (p.sums32 == NULL) return;
     const uint32_t words[4] = {w.x, w.y, w.z, w.w};
@@ -150,6 +152,7 @@ void carve_prepared(struct carver *c, int64_t n_row, int64_t n_in, bool with_sum
     p->n_row_padded = ceil_div(n_row, 8) * 8;
     p->rows = (__nv_bfloat16 *)carve(c, (size_t)(p->n_row_padded * p->n_col) * sizeof(__nv_bfloat16));
     p->sums32 = p->sums64 = NULL;
+    p->split = false;
     if (!with_sums) return;
     p->sums32 = (float *)carve(c, (size_t)(p->n_col / 32 * p->n_row_padded) * sizeof(float));
     p->sums64 = (float *)carve(c, (size_t)(p->n_col / 64 * p->n_row_padded) * sizeof(float));

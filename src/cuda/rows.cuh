@@ -10,6 +10,7 @@ struct prepared {
     int64_t stride, n_col;
     float *sums32, *sums64; // [n_col / 32 or 64][n_row_padded], or NULL; padding rows are zeros
     int64_t n_row_padded;   // a multiple of 8
+    bool split;             // each eight in the order 0 4 1 5 2 6 3 7: that of the pairs of a word of 4-bit codes
 };
 
 void carve_prepared(struct carver *c, int64_t n_row, int64_t n_in, bool with_sums, struct prepared *p);
