@@ -16,7 +16,7 @@ mkdir -p "$work"
 pieces=$work models=../../models options="" items=40
 if [ "${1:-}" = smoke ]; then
     pieces=$work/smoke models=$work/smoke/models items=1
-    options="--tokens 2048 --workers 1 --exam 1"
+    options="--tokens 2048 --workers 1 --exam 0"
     set -- 20 20 20
 fi
 mkdir -p "$pieces" "$models"

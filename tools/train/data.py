@@ -127,6 +127,8 @@ def exam_batches(folder, family, n, seed, T, limit, depths=(1, 2)):
         while learn[first - 1]:
             first -= 1
         todo.append((ids, [first <= i <= last for i in range(len(ids))]))
+    if any(len(ids) + 63 > T or sum(learn) > limit for ids, learn in todo):
+        raise ValueError(f"an item of {family} does not fit in a batch of {T} tokens")
     while todo:
         batch, size = [], 0
         while (

@@ -223,10 +223,11 @@ def main():
             print("no step in time", flush=True)
             os._exit(3)
 
-    threading.Thread(target=watch, daemon=True).start()
+    if device == "cuda":
+        threading.Thread(target=watch, daemon=True).start()
     while True:
         x = o.start + (o.stop - o.start) * (time.time() - begun) / o.seconds
-        if x >= o.stop:
+        if x >= o.stop and step:
             break
         stream.long_share.value = 0.003 if x < 0.15 else 0.012 if x < 0.4 else 0.02
         quantised = x > QUANT_FROM

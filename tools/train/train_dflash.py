@@ -114,7 +114,8 @@ def main():
     if device == "cuda":
         model.compile_pieces()
     opt = train.Optimiser(p)
-    exams = {f: list(data.exam_batches(o.work, f, o.exam, 0, o.tokens, o.tokens // 4)) for f in FAMILIES}
+    families = FAMILIES if o.exam else ()
+    exams = {f: list(data.exam_batches(o.work, f, o.exam, 0, o.tokens, o.tokens // 4)) for f in families}
     print(f"set up in {time.time() - begun:.1f} s; {sum(w.numel() for w in p.master.values()) / 1e6:.2f} M", flush=True)
     step, shown, examined, sums, x = 0, time.time(), time.time(), [], 0.0
 
@@ -124,7 +125,8 @@ def main():
             print("no step in time", flush=True)
             os._exit(3)
 
-    threading.Thread(target=watch, daemon=True).start()
+    if device == "cuda":
+        threading.Thread(target=watch, daemon=True).start()
     while x < 1:
         b = stream.next()
         pack, _ = train.to_device(b, device)
