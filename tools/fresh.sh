@@ -149,4 +149,7 @@ else
     trap 'rm -rf --one-file-system "$folder"' EXIT
 fi
 unshare --mount --propagation private --pid --fork --kill-child -- \
-    "$PWD/tools/fresh.sh" --in-namespaces "$folder" "$until"
+    "$PWD/tools/fresh.sh" --in-namespaces "$folder" "$until" &
+# A signal ends all that runs in there at once, and the folder is removed.
+trap 'kill -KILL $! 2>/dev/null; wait; exit 130' INT TERM
+wait $!
