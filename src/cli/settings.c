@@ -47,7 +47,7 @@ static enum status find_in_cache(const char *named, const char **dir, struct err
     enum status st = hub_cache_folder(cache, e);
     if (st == STATUS_OK) st = hub_cache_find(cache, &name, path, e);
     if (st == STATUS_OK) *dir = path;
-    return st;
+    return st == STATUS_NOT_FOUND ? error_prefix(e, "there is no folder %s", named) : st;
 }
 
 enum status options_find_model(const char *named, const char **dir, struct error *e) {

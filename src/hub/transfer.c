@@ -240,7 +240,7 @@ static enum status run(struct transfer *t, const char *path, struct error *e) {
     if (t->status != STATUS_OK) return t->status;
     curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
     if (result == CURLE_OK || (code >= 300 && result == CURLE_WRITE_ERROR)) return judge_code(code, e);
-    return error_set(e, is_final(result) ? STATUS_INVALID : STATUS_IO, "%s",
+    return error_set(e, is_final(result) ? STATUS_UNSUPPORTED : STATUS_IO, "%s",
                      t->failure[0] != 0 ? t->failure : curl_easy_strerror(result));
 }
 

@@ -23,8 +23,9 @@ void transfer_free(struct transfer *t); // NULL is fine
 // Appends a part of a URL to b, with everything but letters, digits and ".-_~" escaped.
 void transfer_escape(struct buffer *b, const char *text);
 
-// Errors of both: IO and BUSY when the network or the hub failed and another try may help; NOT_FOUND, UNSUPPORTED (the
-// hub wants another token), INVALID (the hub answers what it must not) and LIMIT otherwise.
+// Errors of both: IO and BUSY when the network or the hub failed and another try may help; otherwise NOT_FOUND, LIMIT,
+// UNSUPPORTED (the hub wants another token, its certificate is wrong, it redirects without end) or INVALID (it sends
+// what it must not).
 
 // path begins with '/'. The whole answer, of at most `limit` bytes.
 enum status transfer_get(struct transfer *t, const char *path, size_t limit, struct buffer *out, struct error *e);

@@ -4,7 +4,7 @@
 // The file's bytes, from NAME_begin to NAME_end. Paths are those of the folder that the compiler runs in.
 #define EMBED(name, file)                                                                                              \
     extern const char name##_begin[], name##_end[];                                                                    \
-    __asm__(".section .rodata\n" #name "_begin:\n.incbin \"" file "\"\n" #name "_end:\n.byte 0\n.text\n")
+    __asm__(".section .rodata\n" #name "_begin:\n.incbin \"" file "\"\n" #name "_end:\n.byte 0\n.previous\n")
 
 EMBED(page_html, "src/server/page/page.html");
 EMBED(page_css, "src/server/page/page.css");
