@@ -52,3 +52,21 @@ enum status bandwidth_measure(int n_threads, double *bytes_per_s, struct error *
     free(data);
     return s;
 }
+
+enum status bandwidth_measure_device(struct device *d, double *bytes_per_s, struct error *e) {
+    char *data = d->alloc(d, 2 * BYTES);
+    if (data == NULL)
+        return error_set(e, STATUS_MEMORY, "%s has no %zu MiB to be measured with", d->name, 2 * BYTES >> 20);
+    enum status s = STATUS_OK;
+    double best = 0;
+    for (int pass = 0; pass < PASSES && s == STATUS_OK; pass++) {
+        int64_t start = clock_ns();
+        for (int i = 0; i < PASSES; i++) d->copy(d, data, data + BYTES, BYTES);
+        s = d->sync(d, e);
+        double rate = 2.0 * PASSES * (double)BYTES * 1e9 / (double)(clock_ns() - start);
+        if (rate > best) best = rate;
+    }
+    d->release(d, data);
+    if (s == STATUS_OK) *bytes_per_s = best;
+    return s;
+}

@@ -189,6 +189,17 @@ static enum status print_json(const struct engine_info *info, const struct cell 
     return s;
 }
 
+// Of what the weights will be read from. The device is opened for this alone: the engine's has its own thread.
+static enum status measure_memory(const struct options *o, const char *dir, double *bandwidth, struct error *e) {
+    struct device *device = NULL;
+    enum status s = options_open_device(o, dir, &device, e);
+    if (s != STATUS_OK) return s;
+    bool is_own = device->memory != NULL;
+    if (is_own) s = bandwidth_measure_device(device, bandwidth, e);
+    device_free(device);
+    return is_own ? s : bandwidth_measure((int)o->threads, bandwidth, e);
+}
+
 static enum status run_bench(const struct options *o, const char *dir, struct error *e) {
     struct cell cells[CELLS_MAX];
     struct device *device = NULL;
@@ -201,7 +212,7 @@ static enum status run_bench(const struct options *o, const char *dir, struct er
         if (need > longest) longest = need;
         if (cells[i].n_streams > streams) streams = cells[i].n_streams;
     }
-    if (s == STATUS_OK) s = bandwidth_measure((int)o->threads, &bandwidth, e);
+    if (s == STATUS_OK) s = measure_memory(o, dir, &bandwidth, e);
     if (s == STATUS_OK) {
         struct engine_options options = options_for_engine(o);
         options.parallel = streams;

@@ -2,7 +2,7 @@
 #ifndef TF_CUDA_COMMON_CUH
 #define TF_CUDA_COMMON_CUH
 
-#include "cuda/device_cuda.h"
+#include "cuda/ops.cuh"
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -65,7 +65,13 @@ struct cuda_device {
     char name[384];
 };
 
-static inline struct cuda_device *cuda_of(struct device *d) { return (struct cuda_device *)d; }
+// Every entry of the table comes through here. The runtime's current device belongs to a thread, and the thread that
+// opened the device need not be the one that uses it.
+static inline struct cuda_device *cuda_of(struct device *base) {
+    struct cuda_device *d = (struct cuda_device *)base;
+    cudaSetDevice(d->index);
+    return d;
+}
 
 // Keeps the first failure, which is reported by sync.
 void cuda_note(struct cuda_device *d, cudaError_t code, const char *doing);
@@ -115,35 +121,5 @@ size_t batch_table_bytes(const struct device_limits *l);
 void cuda_begin(struct device *d, const struct batch *batch);
 // The batch's tables: those that begin brought, or brought now for a batch that it has not seen.
 const struct batch_view *cuda_batch(struct cuda_device *d, const struct batch *batch);
-
-// ---- scratch that operations need under the limits ----
-size_t need_linear(const struct device_limits *l);
-size_t need_attention(const struct device_limits *l);
-size_t need_delta(const struct device_limits *l);
-size_t need_router(const struct device_limits *l);
-size_t need_experts(const struct device_limits *l);
-size_t need_draw(const struct device_limits *l);
-size_t draw_list_bytes(const struct device_limits *l);
-bool draw_open(struct cuda_device *d, const struct device_limits *l);
-void draw_close(struct cuda_device *d);
-void draw_deliver(struct cuda_device *d); // after a wait: results to where they were asked for
-
-bool blas_open(struct cuda_device *d);
-void blas_close(struct cuda_device *d);
-size_t need_expanded(const struct device_limits *l);
-
-// ---- operations ----
-void cuda_embed(struct device *d, const struct embed_args *a);
-void cuda_norm(struct device *d, const struct norm_args *a);
-void cuda_linear(struct device *d, const struct linear_args *a);
-void cuda_qk_store(struct device *d, const struct qk_store_args *a);
-void cuda_attention(struct device *d, const struct attention_args *a);
-void cuda_conv(struct device *d, const struct conv_args *a);
-void cuda_delta(struct device *d, const struct delta_args *a);
-void cuda_delta_commit(struct device *d, const struct delta_commit_args *a);
-void cuda_swiglu(struct device *d, const struct swiglu_args *a);
-void cuda_router(struct device *d, const struct router_args *a);
-void cuda_experts(struct device *d, const struct experts_args *a);
-void cuda_draw(struct device *d, const struct draw_args *a);
 
 #endif

@@ -87,7 +87,7 @@ static enum status cuda_sync(struct device *base, struct error *e) {
 
 static void *cuda_alloc(struct device *base, size_t bytes) {
     void *p = NULL;
-    (void)base;
+    cuda_of(base);
     if (cudaMalloc(&p, bytes > 0 ? bytes : 1) == cudaSuccess) return p;
     cudaGetLastError(); // out of memory is an answer here, and no failure of the device
     return NULL;

@@ -4,7 +4,7 @@
 //   5. each row's sum: residual, experts in slot order, shared expert
 // Where a pair stands in a tile has no influence on its bits.
 #include "cuda/experts.cuh"
-#include "cuda/units_q4.cuh"
+#include "cuda/product_q4.cuh"
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,8 +144,7 @@ static bool are_alike(const struct weight_view &a, const struct weight_view &b) 
 
 static void run_product(struct cuda_device *d, enum form form, struct expert_product *p, int64_t most_tiles) {
     p->usual = p->w[0].usual && (p->n_matrix < 2 || p->w[1].usual);
-    p->n_warp = p->w[0].first.n_in > 0 ? (int)ceil_div(p->w[0].first.n_in, 128) : 1;
-    if (p->n_warp > 8) p->n_warp = 8;
+    p->n_warp = rows_warps(p->w[0].first.n_in, p->w[0].first.weight_class);
     if (form == FORM_ROWS)
         experts_product_rows(d, p, most_tiles);
     else

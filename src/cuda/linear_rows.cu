@@ -169,7 +169,6 @@ void linear_rows(struct cuda_device *d, const struct linear_args *a) {
     struct rows_job job;
     job.residual = a->residual;
     job.n_row = a->x.n_row;
-    job.n_warp = rows_warps(a->x.n_col);
     take_rows(d, a, &job.x);
     bool done[LINEAR_MAX_PARTS] = {false};
     for (int first = 0; first < a->n_parts; first++) {
@@ -177,6 +176,7 @@ void linear_rows(struct cuda_device *d, const struct linear_args *a) {
         struct weight_view kind = weight_view_of(a->part[first].w);
         int n_tile = 0;
         job.n_part = 0;
+        job.n_warp = rows_warps(a->x.n_col, kind.weight_class);
         for (int p = first; p < a->n_parts; p++) {
             struct weight_view w = weight_view_of(a->part[p].w);
             if (done[p] || !are_alike(kind, w)) continue;

@@ -60,9 +60,11 @@ __device__ __forceinline__ void add_parts(float *shared, int warp, int n_warp, c
     }
 }
 
-static inline int rows_warps(int64_t n_in) {
-    int64_t n_unit = ceil_div(n_in, UNIT_INPUTS);
-    return (int)(n_unit < ROWS_MAX_WARPS ? n_unit : ROWS_MAX_WARPS);
+// Units of fp32 are so large that eight warps' would not fit into the shared memory of every GPU.
+static inline int rows_warps(int64_t n_in, int weight_class) {
+    int64_t n_unit = ceil_div(n_in, UNIT_INPUTS),
+            most = weight_class == CLASS_F32 ? ROWS_MAX_WARPS / 2 : ROWS_MAX_WARPS;
+    return (int)(n_unit < most ? n_unit : most);
 }
 
 template <int BITS, int NT> static inline size_t rows_shared_bytes(int n_warp) {

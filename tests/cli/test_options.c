@@ -136,15 +136,27 @@ static void test_parts_that_are_not_built(void **state) {
     must_refuse(VERB_SERVE, "serve --share-prefixes some", "all|per-key");
     must_refuse(VERB_SERVE, "serve --drafter DIR", "not built");
     must_refuse(VERB_SERVE, "serve --mtp-drafts 2", "not built");
-    must_refuse(VERB_SERVE, "serve --device 0", "not built");
     must_refuse(VERB_SYNTH, "synth tiny DIR --drafter-dir X", "not built");
     must_parse(VERB_SERVE, "serve --no-drafts --drafter none --prompt-cache-gib 0 --mtp-drafts 0", &o);
     must_parse(VERB_RUN, "run --drafter auto x", &o);
-    must_parse(VERB_RUN, "run --backend cuda x", &o);
+}
+
+// Whether there is a GPU or not: what it does not compute is refused before it is looked for.
+static void test_backend(void **state) {
+    (void)state;
+    struct options o;
     struct error e;
     struct device *d = NULL;
+    must_parse(VERB_RUN, "run --device 3 x", &o);
+    assert_int_equal(o.device, 3);
+    must_refuse(VERB_RUN, "run --device -1 x", "device");
+    must_parse(VERB_RUN, "run --backend cuda --compute fp32 x", &o);
     assert_int_equal(options_open_device(&o, "nowhere", &d, &e), STATUS_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "not built"));
+    assert_non_null(strstr(e.text, "--backend cuda is refused"));
+    assert_null(d);
+    must_parse(VERB_RUN, "run --backend cuda --device 200 x", &o);
+    assert_int_not_equal(options_open_device(&o, "nowhere", &d, &e), STATUS_OK);
+    assert_non_null(strstr(e.text, "--backend cuda is refused"));
     assert_null(d);
 }
 
@@ -223,7 +235,7 @@ int main(void) {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_values),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_parts_that_are_not_built),
         cmocka_unit_test(test_sizes),    cmocka_unit_test(test_sampling),
-        cmocka_unit_test(test_kv_dtype),
+        cmocka_unit_test(test_backend),  cmocka_unit_test(test_kv_dtype),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
