@@ -165,7 +165,7 @@ cuda-all: $(if $(CUDA_SKIPPED),,$(foreach a,$(CUDA_ALL),$(patsubst src/cuda/%.cu
 # Registers, spills and shared memory of every kernel against what is recorded; RECORD=1 writes the record.
 .PHONY: cuda-resources
 cuda-resources: $(if $(CUDA_SKIPPED),,$(CUDA_OBJECTS))
-	@$(if $(CUDA_SKIPPED),echo "  cuda  skipped: $(CUDA_SKIPPED)",tools/cuda_resources.sh 90 $O/src/cuda $(RECORD))
+	@$(if $(CUDA_SKIPPED),echo "  cuda  skipped: $(CUDA_SKIPPED)",NVCC=$(NVCC) tools/cuda_resources.sh 90 $O/src/cuda $(RECORD))
 
 define cuda_rules
 $O/sm_$1/%.o: src/cuda/%.cu $O/flags

@@ -110,8 +110,9 @@ test-gate:
 	$(call run_kind,gate) $(GATES)
 
 test-kernel-contract:
-	$(call build_all,build/tf-cpu-test)
-	$(call run_kind,kernel-contract) "$O/tf-cpu-test all"
+	$(call build_all,build/tf-cpu-test $(if $(CUDA_SKIPPED),,build/tf-cuda-test))
+	$(call run_kind,kernel-contract) "$O/tf-cpu-test all" \
+	    $(if $(CUDA_SKIPPED),,"$O/tf-cuda-test all" "env NVCC=$(NVCC) tools/cuda_resources.sh 90 $O/src/cuda")
 
 test-python:
 	$(call build_all,$(DRIVERS) $(if $(PYTHON_TESTS),build/tokenfold))
