@@ -1,4 +1,5 @@
 """A few held-out items of each skill, asked of both shipped models through the server (`make eval` asks hundreds)."""
+import gzip
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ MISSES = 1  # what a skill may get wrong: the goals of the long examination are 
 
 
 def main():
-    with open("tests/fixtures/eval/items.json", encoding="utf-8") as f:
+    with gzip.open("tests/fixtures/eval/items.json.gz", "rt", encoding="utf-8") as f:
         chosen = json.load(f)
     failed = 0
     for model in MODELS:

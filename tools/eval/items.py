@@ -1,9 +1,10 @@
 """Writes the held-out items of the small examination (tests/golden/test_eval.py), which needs neither texts nor generators.
 
-  python3 tools/eval/items.py [--work build/train] tests/fixtures/eval/items.json
+  python3 tools/eval/items.py [--work build/train] tests/fixtures/eval/items.json.gz
 """
 
 import argparse
+import gzip
 import json
 import os
 
@@ -20,8 +21,9 @@ def main():
     import tasks
 
     chosen = {family: tasks.exam(texts, family, n, "small") for family, n in COUNTS.items()}
-    with open(o.out, "w", encoding="utf-8") as f:
-        json.dump(chosen, f, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(chosen, separators=(",", ":"), ensure_ascii=False)
+    with open(o.out, "wb") as f:
+        f.write(gzip.compress(text.encode(), mtime=0))
     print(o.out, os.path.getsize(o.out), "bytes")
 
 
