@@ -129,9 +129,11 @@ def main():
         threading.Thread(target=watch, daemon=True).start()
     while x < 1:
         b = stream.next()
+        at, inside = places(b, B)
+        if not len(at):  # a small batch may hold the beginning of one long text and no answer
+            continue
         pack, _ = train.to_device(b, device)
         choice, streams = target.read(pack, taps)
-        at, inside = places(b, B)
         for _ in range(o.uses):
             x = (time.time() - begun) / o.seconds
             p.refresh(x > train.QUANT_FROM)
