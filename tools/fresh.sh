@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Proves that a stranger's machine is enough: makes a Debian 12 of base, git and make in a folder, clones the repository
 # at HEAD into it, and runs there what the README says: make serve and one request, then make test.
-#   tools/fresh.sh [--until serve|setup] [FOLDER]    FOLDER keeps the Debian for the next run, which then finds installed
-#                                                    what this one installed (default: a temporary one)
+#   tools/fresh.sh [--until serve|setup] [FOLDER]
+# FOLDER (default: a temporary one) keeps the Debian for the next run, which then finds installed what this one did.
 # Needs root, debootstrap and curl. Mirror, proxy and certificates are those of this machine's own apt and pip.
 # All mounts and processes live in namespaces of their own, and end with them.
 set -u
