@@ -269,14 +269,16 @@ static enum status check_together(const struct options *o, struct error *e) {
 
 // ---- the command line ----
 
+#define FIRST_VALUE 256 // of the flags, in their order: behind every character that getopt_long may give
+
 static enum status parse(struct options *o, int argc, char **argv, bool *help, struct error *e) {
     struct option known[N_FLAGS + 2];
     int n = 0;
     for (int i = 0; i < N_FLAGS; i++)
         if (flags[i].verbs & (int)o->verb)
-            known[n++] =
-                (struct option){flags[i].name, has_value(&flags[i]) ? required_argument : no_argument, NULL, i};
-    known[n++] = (struct option){"help", no_argument, NULL, N_FLAGS};
+            known[n++] = (struct option){flags[i].name, has_value(&flags[i]) ? required_argument : no_argument, NULL,
+                                         FIRST_VALUE + i};
+    known[n++] = (struct option){"help", no_argument, NULL, 'h'};
     known[n] = (struct option){0};
     opterr = 0;
     optind = 0; // glibc: start afresh
@@ -289,11 +291,11 @@ static enum status parse(struct options *o, int argc, char **argv, bool *help, s
             return error_set(e, STATUS_INVALID, "%s does not know the flag %s; see tokenfold help %s", argv[0], flag,
                              argv[0]);
         }
-        if (got == N_FLAGS || got == 'h') {
+        if (got == 'h') {
             *help = true;
             return STATUS_OK;
         }
-        enum status st = set_flag(&flags[got], o, optarg, e);
+        enum status st = set_flag(&flags[got - FIRST_VALUE], o, optarg, e);
         if (st != STATUS_OK) return st;
     }
     o->args = argv + optind;
