@@ -19,7 +19,8 @@ struct engine {
     pthread_cond_t changed;
     struct script script;
     struct engine_counts counts;
-    int32_t n_live;
+    int32_t n_live;       // requests that exist
+    int32_t n_unfinished; // of them, what counts against the queue's limit
     bool draining;
     struct request_params last;
     int32_t *last_prompt;
@@ -271,6 +272,7 @@ static void *play(void *request) {
         e->counts.n_cancelled++;
     else
         e->counts.n_finished++;
+    e->n_unfinished--;
     set_state(r, REQUEST_DONE);
     pthread_mutex_unlock(&e->lock);
     return NULL;
@@ -281,7 +283,7 @@ static void *play(void *request) {
 static enum status check(struct engine *e, const struct request_params *p, int32_t *max_tokens, struct error *error) {
     if (e->counts.failed) return error_set(error, STATUS_DEVICE, "the device has failed");
     if (e->script.submit != STATUS_OK) return error_set(error, e->script.submit, "the script says no");
-    if (e->draining || e->n_live >= e->options.parallel + e->options.queue)
+    if (e->draining || e->n_unfinished >= e->options.parallel + e->options.queue)
         return error_set(error, STATUS_BUSY, "the queue is full");
     int64_t room = (int64_t)e->options.context - p->n_prompt;
     if (room < 1 || p->max_tokens > room)
@@ -321,6 +323,7 @@ enum status engine_submit(struct engine *e, const struct request_params *p, stru
     enum status status = check(e, p, &max_tokens, error);
     if (status == STATUS_OK) {
         e->n_live++;
+        e->n_unfinished++;
         e->counts.n_requests++;
         keep_params(e, p);
     }

@@ -93,7 +93,7 @@ static void leave(int fd, enum leave how) {
 // More clients than lanes leave in each phase and each manner, streaming or not; their lanes are free right after.
 static void test_leaving(void **state) { // C63
     (void)state;
-    static const struct { int64_t queue, prompt, token; } phases[] = {{60000, 0, 0}, {0, 60000, 0}, {0, 0, 30}};
+    static const struct { int64_t queue, prompt, token; } phases[] = {{60000, 0, 0}, {0, 60000, 0}, {0, 0, 200}};
     static const char *const bodies[] = {CHAT(), CHAT(STREAM)};
     for (size_t phase = 0; phase < 3; phase++)
         for (size_t body = 0; body < 2; body++)
