@@ -109,10 +109,11 @@ test-gate:
 	$(call build_all,build/tokenfold)
 	$(call run_kind,gate) $(GATES)
 
+test-kernel-contract: export NVCC := $(NVCC)
 test-kernel-contract:
 	$(call build_all,build/tf-cpu-test $(if $(CUDA_SKIPPED),,build/tf-cuda-test))
 	$(call run_kind,kernel-contract) "$O/tf-cpu-test all" \
-	    $(if $(CUDA_SKIPPED),,"$O/tf-cuda-test all" "env NVCC=$(NVCC) tools/cuda_resources.sh 90 $O/src/cuda")
+	    $(if $(CUDA_SKIPPED),,"$O/tf-cuda-test all" "tools/cuda_resources.sh 90 $O/src/cuda")
 
 test-python:
 	$(call build_all,$(DRIVERS) $(if $(PYTHON_TESTS),build/tokenfold))
