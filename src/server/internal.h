@@ -80,6 +80,9 @@ bool routes_find(struct exchange *x, struct api_error *e);
 bool route_is_messages(const struct route *r); // its errors have the shape of Anthropic's; r may be NULL
 
 // ---- what routes do ----
+
+// Answers with the JSON that `work` writes, or with its error; `work` takes its turn at the service's gate.
+void route_answer(struct exchange *x, bool (*work)(struct exchange *, struct buffer *, struct api_error *));
 route_fn route_page, route_page_css, route_page_js;
 route_fn route_chat, route_completions, route_responses, route_messages, route_count_tokens, route_tokenize,
     route_detokenize, route_models, route_model, route_health, route_metrics, route_props, route_options;

@@ -91,20 +91,7 @@ static bool count_tokens(struct exchange *x, struct buffer *out, struct api_erro
     return ok;
 }
 
-void route_count_tokens(struct exchange *x) {
-    struct buffer out;
-    struct api_error e;
-    buffer_init(&out, 0);
-    service_enter_gate(&x->server->service);
-    bool ok = count_tokens(x, &out, &e);
-    service_leave_gate(&x->server->service);
-    if (ok) {
-        exchange_send_json(x, 200, &out);
-    } else {
-        buffer_free(&out);
-        exchange_send_error(x, &e);
-    }
-}
+void route_count_tokens(struct exchange *x) { route_answer(x, count_tokens); }
 
 void route_chat(struct exchange *x) { generate(x, ROUTE_CHAT); }
 

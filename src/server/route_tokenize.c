@@ -65,7 +65,7 @@ static bool detokenize(struct exchange *x, struct buffer *out, struct api_error 
     return ok;
 }
 
-static void answer(struct exchange *x, bool (*work)(struct exchange *, struct buffer *, struct api_error *)) {
+void route_answer(struct exchange *x, bool (*work)(struct exchange *, struct buffer *, struct api_error *)) {
     struct buffer out;
     struct api_error e;
     buffer_init(&out, 0);
@@ -80,6 +80,6 @@ static void answer(struct exchange *x, bool (*work)(struct exchange *, struct bu
     }
 }
 
-void route_tokenize(struct exchange *x) { answer(x, tokenize); }
+void route_tokenize(struct exchange *x) { route_answer(x, tokenize); }
 
-void route_detokenize(struct exchange *x) { answer(x, detokenize); }
+void route_detokenize(struct exchange *x) { route_answer(x, detokenize); }

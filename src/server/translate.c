@@ -98,3 +98,13 @@ bool translate_fields(const struct service *s, enum route_id route, struct reque
     f->tool_choice = choice;
     return true;
 }
+
+bool translate_tools(struct request_fields *f, translate_tool_fn *read_tool, struct api_error *e) {
+    f->owned_tools = json_array();
+    if (f->owned_tools == NULL) return translate_memory(e);
+    for (size_t i = 0; i < json_length(&f->given_tools); i++) {
+        struct json_view tool;
+        if (!translate_element(&f->given_tools, i, &tool, e) || !read_tool(&tool, f->owned_tools, e)) return false;
+    }
+    return true;
+}

@@ -34,4 +34,8 @@ bool translate_has_tool(const json_t *tools, const char *name);
 void translate_effort(const struct service *s, const char *effort, struct request_fields *f);
 bool translate_memory(struct api_error *e); // refuses for want of memory
 
+// Fills f->owned_tools from f->given_tools with a route's own reader, which appends to `tools`.
+typedef bool translate_tool_fn(const struct json_view *tool, json_t *tools, struct api_error *e);
+bool translate_tools(struct request_fields *f, translate_tool_fn *read_tool, struct api_error *e);
+
 #endif

@@ -175,16 +175,6 @@ static bool read_tool(const struct json_view *tool, json_t *tools, struct api_er
     return translate_tool(tools, name, description, schema.value, e);
 }
 
-static bool read_tools(struct request_fields *f, struct api_error *e) {
-    f->owned_tools = json_array();
-    if (f->owned_tools == NULL) return translate_memory(e);
-    for (size_t i = 0; i < json_length(&f->given_tools); i++) {
-        struct json_view tool;
-        if (!translate_element(&f->given_tools, i, &tool, e) || !read_tool(&tool, f->owned_tools, e)) return false;
-    }
-    return true;
-}
-
 static bool read_choice(struct request_fields *f, struct api_error *e) {
     const struct json_view *v = &f->given_choice;
     const char *type, *name;
@@ -256,7 +246,8 @@ static bool read_output(const struct service *s, struct request_fields *f, struc
 }
 
 bool translate_messages(const struct service *s, struct request_fields *f, struct api_error *e) {
-    if (!read_thinking(s, f, e) || !read_output(s, f, e) || !read_tools(f, e) || !read_choice(f, e)) return false;
+    if (!read_thinking(s, f, e) || !read_output(s, f, e) || !translate_tools(f, read_tool, e) || !read_choice(f, e))
+        return false;
     struct turns turns;
     turns_init(&turns);
     bool ok = read_messages(f, &turns, e);
