@@ -4,8 +4,10 @@
 #define TF_ENGINE_ENGINE_H
 
 #include "base/status.h"
+#include "engine/drafts.h"
 #include "engine/fault.h"
 #include "engine/request.h"
+#include "engine/watch.h"
 #include "format/tokenizer.h"
 #include "memory/ledger.h"
 #include "memory/plan.h"
@@ -20,15 +22,6 @@ enum kv_dtype {
     KV_OF_DEVICE, // as the device computes: bf16, or fp32 where products are fp32
     KV_FP8,       // e4m3 codes with a scale for each vector
 };
-
-// One prompt pass as gates see it: prompt rows [start, start + n_row) of a request, and the SHA-256 of the fp32 logits
-// of the row that the pass ends with.
-struct pass_report {
-    int64_t request; // request_number
-    int32_t start, n_row;
-    unsigned char sha256[32];
-};
-typedef void pass_fn(void *context, const struct pass_report *report); // on the engine's thread
 
 struct engine_options {
     const char *model_dir;
@@ -47,7 +40,8 @@ struct engine_options {
     bool pages_all;      // with pages: no window is set aside
     bool share_pages;    // with pages: the prompt cache keeps entries in the pool, and streams share them
     int64_t cache_bytes; // of the prompt cache in host memory; PLAN_CACHE_DEFAULT; 0: none
-    bool log_resumes;    // a log line says where each prompt resumed, or why it could not
+    struct draft_options drafts;
+    bool log_resumes; // a log line says where each prompt resumed, or why it could not
     void (*progress)(void *context, int64_t bytes_done, int64_t bytes_total); // while loading; may be NULL
     void *progress_context;
 
@@ -58,6 +52,7 @@ struct engine_options {
     pass_fn *on_pass;
     void *on_pass_context;
     const char *gate_logits;
+    state_fn *on_state; // of every request that ends by its own stop or limit; context as on_pass; NULL: none
 };
 
 // Plans memory from headers, refuses what cannot fit with the count or window that does, then loads and starts the
@@ -107,7 +102,8 @@ struct engine_counts { // a consistent snapshot
     int64_t n_requests, n_finished, n_cancelled, n_failed, n_refused[REFUSED_N];
     int64_t n_prompt_tokens; // rows that passes computed
     int64_t n_reply_tokens, n_rounds, n_passes;
-    int64_t wait_ns, n_seated; // time that seated requests had waited, and how many they were
+    int64_t n_drafted, n_accepted; // drafts that windows had, and those that were kept
+    int64_t wait_ns, n_seated;     // time that seated requests had waited, and how many they were
     int64_t n_restore_failures;
     struct pool_counts pool;
     struct prefix_counts prefix;

@@ -25,8 +25,9 @@ int64_t fault_claim(const struct engine *e, int64_t reply) {
     return reply > e->info.plan.page_rows ? reply - e->info.plan.page_rows : 1;
 }
 
-uint64_t fault_seed(const struct request *r) {
+uint64_t fault_seed(const struct request *r, int32_t row) {
     uint64_t seed = r->draw.seed;
+    if (has(r->engine, FAULT_DRAFT_NOISE)) seed ^= (uint64_t)row;
     if (has(r->engine, FAULT_LANE_NOISE)) seed ^= (uint64_t)r->claim.lane;
     if (has(r->engine, FAULT_LIMIT_NOISE)) seed ^= (uint64_t)r->max_tokens;
     return seed;
@@ -69,6 +70,25 @@ void fault_after_restore(struct engine *e, struct request *r) {
 
 void fault_before_round(struct request *r) {
     if (has(r->engine, FAULT_UNWRITTEN_ROW) && r->n_rows_done == r->n_prompt) r->n_rows_done++;
+}
+
+bool fault_keeps_draft(const struct request *r, int32_t row) {
+    return has(r->engine, FAULT_DRAFT_TRUSTED) && row + 1 == r->drafting.n_row;
+}
+
+void fault_after_window(struct engine *e, struct request *r, int32_t n_kept) {
+    if (n_kept == r->drafting.n_row) return;
+    if (has(e, FAULT_DRAFT_AHEAD)) {
+        struct lane lane = schedule_lane(e, r, 0, 1);
+        lane.position++;
+        lane.n_pending++;
+        model_commit(e->model, &lane);
+        r->n_pending = 0;
+    }
+    if (has(e, FAULT_DRAFT_STALE) && r->n_pending < e->info.plan.max_window && r->n_rows_done < e->info.plan.context) {
+        r->n_rows_done++;
+        r->n_pending++;
+    }
 }
 
 void fault_on_cancel(struct engine *e, const struct request *r) {

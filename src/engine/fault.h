@@ -14,6 +14,10 @@ enum engine_fault {
     FAULT_UNWRITTEN_ROW, // the first round of a reply passes over a row, which later ones then read
     FAULT_CANCEL_LEAK,   // a cancelled request keeps a page
     FAULT_CANCEL_TOUCH,  // a cancelled request takes a row from the state of a running one
+    FAULT_DRAFT_AHEAD,   // after a wrong draft the recurrent state holds its row
+    FAULT_DRAFT_NOISE,   // the noise of draws depends on the row's place in its window
+    FAULT_DRAFT_STALE,   // the row of a wrong draft stays in the lane
+    FAULT_DRAFT_TRUSTED, // the last draft of a window is kept though it does not equal the draw
     FAULT_RESTORE_FAILS, // every restore fails, which must change nothing but time
 };
 

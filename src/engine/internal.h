@@ -11,6 +11,15 @@
 #include <stdio.h>
 
 // ---- the engine ----
+// What one lane brings to a round, and what came of it.
+struct window {
+    int32_t row0, n_row;
+    int32_t n_drawn, n_taken; // of its rows: the tokens that were drawn, and that the reply has got
+    bool open;                // more may be taken
+    bool ended, by_eos;
+    enum finish finish;
+};
+
 struct engine {
     struct engine_options options;
     struct engine_info info;
@@ -49,6 +58,8 @@ struct engine {
     int32_t *fault_pages; // a page table with a planted fault; NULL: none is planted
     int32_t n_running, n_prompting;
     struct lane *lanes;
+    struct window *windows;
+    // Of parallel * max_window entries.
     int32_t *ids;
     struct draw_params *params;
     struct draw_result *results;
@@ -64,6 +75,30 @@ void engine_close_streams(struct engine *e);
 
 void *engine_thread(void *engine);
 int32_t schedule_pass_rows(const struct engine *e, const struct request *r); // length of r's next prompt pass
+
+void schedule_fail(struct engine *e, const struct error *error); // sticky: every live request ends with it
+void schedule_end_running(struct engine *e, int32_t i, enum finish f, bool by_eos);
+struct lane schedule_lane(struct engine *e, const struct request *r, int32_t row0, int32_t n_row);
+void schedule_average(double *mean, double sample); // a moving one; 0: there was no sample
+
+// ---- tokens.c: draws, and what becomes of them ----
+void tokens_prepare_draw(const struct request *r, int32_t row, struct draw_params *p); // of a row of its window
+// Draws rows [row, row + n) of logits by e->params into e->results, which are there after tokens_wait (false: the
+// device has failed).
+void tokens_draw(struct engine *e, struct tensor logits, int32_t row, int32_t n);
+bool tokens_wait(struct engine *e);
+// Takes a drawn token into the reply; true when the reply has ended.
+bool tokens_take(struct request *r, const struct draw_result *result, enum finish *finish, bool *by_eos);
+
+// ---- round.c ----
+void round_step(struct engine *e);
+
+// ---- drafting.c: who drafts how much ----
+void drafting_propose(struct engine *e); // the coming window of each running request
+void drafting_learn(struct engine *e);   // from what became of the windows
+
+// ---- states.c: what gates see of a lane at its end ----
+void states_report(struct engine *e, const struct request *r);
 
 // ---- report.c ----
 void report_describe(struct engine *e); // fills engine_info once all is taken
@@ -95,7 +130,9 @@ void garbage_fill(struct engine *e, const struct request *r); // garbage.c: what
 enum status fault_open(struct engine *e, struct error *error);
 void fault_close(struct engine *e);
 int64_t fault_claim(const struct engine *e, int64_t reply);
-uint64_t fault_seed(const struct request *r);
+uint64_t fault_seed(const struct request *r, int32_t row); // row of its window
+bool fault_keeps_draft(const struct request *r, int32_t row);
+void fault_after_window(struct engine *e, struct request *r, int32_t n_kept);
 void fault_change_lane(struct engine *e, const struct request *r, struct lane *lane);
 void fault_change_keeps(const struct engine *e, int32_t start, struct keep *keeps, int32_t n);
 void fault_after_restore(struct engine *e, struct request *r);

@@ -93,6 +93,20 @@ static enum status prepare_tracking(struct request *r, const struct request_para
     return p->n_stop > 0 ? stops_init(r, p->stop, p->n_stop, error) : STATUS_OK;
 }
 
+static enum status prepare_drafting(struct request *r, const struct request_params *p, struct error *error) {
+    const struct draft_options *o = &r->engine->options.drafts;
+    struct drafting *d = &r->drafting;
+    r->may_draft = p->draft && r->engine->info.plan.max_window > 1;
+    if (!r->may_draft) return STATUS_OK;
+    if (o->expected && p->n_expected > 0) {
+        d->expected = malloc((size_t)p->n_expected * sizeof *d->expected);
+        if (d->expected == NULL) return error_memory(error);
+        memcpy(d->expected, p->expected, (size_t)p->n_expected * sizeof *d->expected);
+        d->n_expected = p->n_expected;
+    }
+    return o->copies ? copies_init(r, error) : STATUS_OK;
+}
+
 enum status request_create(struct engine *e, const struct request_params *p, struct request **out, enum refusal *reason,
                            struct error *error) {
     int32_t max_tokens = 0;
@@ -124,6 +138,7 @@ enum status request_create(struct engine *e, const struct request_params *p, str
     r->view.waiting_for = "the engine";
     s = copy_arrays(r, p, error);
     if (s == STATUS_OK) s = prepare_tracking(r, p, error);
+    if (s == STATUS_OK) s = prepare_drafting(r, p, error);
     if (s != STATUS_OK) {
         request_release(r);
         return s;
@@ -136,6 +151,8 @@ enum status request_create(struct engine *e, const struct request_params *p, str
 void request_release(struct request *r) {
     if (atomic_fetch_sub(&r->n_owners, 1) != 1) return;
     stops_free(r);
+    copies_free(r);
+    free(r->drafting.expected);
     seen_free(&r->seen);
     text_free(r->text); // of one that the engine never had: it lets go of the others'
     free(r->tokens);
@@ -175,7 +192,7 @@ void request_set_progress(struct request *r, int32_t n_prompt_done) {
     pthread_mutex_unlock(&r->lock);
 }
 
-void request_append(struct request *r, const struct draw_result *result, bool by_round) {
+void request_append(struct request *r, const struct draw_result *result) {
     int32_t n = r->view.n_tokens; // only this thread writes it
     must(n < r->max_tokens);
     r->tokens[n] = (struct request_token){.id = result->id, .logprob = result->logprob};
@@ -185,8 +202,15 @@ void request_append(struct request *r, const struct draw_result *result, bool by
             i < result->n_top ? result->top[i] : (struct draw_top){.id = -1};
     pthread_mutex_lock(&r->lock);
     r->view.n_tokens = n + 1;
-    r->view.n_rounds += by_round;
     pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void request_count_round(struct request *r, int32_t n_drafted, int32_t n_accepted) {
+    pthread_mutex_lock(&r->lock);
+    r->view.n_rounds++;
+    r->view.n_drafted += n_drafted;
+    r->view.n_accepted += n_accepted;
     pthread_mutex_unlock(&r->lock);
 }
 

@@ -23,11 +23,13 @@ struct request_params {
     struct draw_params draw; // temperature ... top_k, n_top and bias are read (bias copied); seed only if has_seed
     bool has_seed;           // else the seed is derived from the prompt's ids
     bool ignore_eos;
-    bool draft;              // accepted; drafting is not built
+    bool draft;              // false: its rounds are plain
     const char *const *stop; // [n_stop] non-empty strings, copied; their end ends the stream
     int32_t n_stop;
-    int32_t priority;    // 0 foreground, 1 background
-    int64_t deadline_ns; // clock_ns() after which it is ended with FINISH_DEADLINE; 0: none
+    int32_t priority;        // 0 foreground, 1 background
+    int64_t deadline_ns;     // clock_ns() after which it is ended with FINISH_DEADLINE; 0: none
+    const int32_t *expected; // tests and gates: the reply that is expected, copied (draft_options.expected); NULL: none
+    int32_t n_expected;
 };
 
 enum finish {

@@ -21,6 +21,28 @@ enum status seen_init(struct seen_ids *s, int32_t capacity, struct error *e); //
 void seen_free(struct seen_ids *s);
 void seen_add(struct seen_ids *s, int32_t id, bool in_reply);
 
+// Undoes the newest seen_add(s, id, true) that is not undone; n_before: what n was before that call.
+void seen_remove(struct seen_ids *s, int32_t id, int32_t n_before);
+
+// ---- drafts: copies.c and drafting.c; the engine thread's ----
+
+// Where the stream's tokens stood last: an entry for each run of COPY_GRAM tokens, by its hash.
+struct copy_index {
+    int32_t *slots; // [mask + 1]: position after the run, or 0; NULL: copies are not made
+    uint32_t mask;
+    int32_t n; // tokens of the stream that are in it
+};
+
+struct drafting {
+    enum draft_source source; // of the coming window
+    int32_t n_before;         // tokens of the reply before it; the window begins with the last of them
+    int32_t n_row;            // of it: the last token, and drafts
+    int32_t ids[DRAFT_MAX_ROWS];
+    struct copy_index copies;
+    int32_t *expected; // [n_expected]; NULL: none
+    int32_t n_expected, n_window;
+};
+
 // ---- a request: shared by the engine thread and one client, freed by whoever lets go last ----
 struct request {
     struct engine *engine;
@@ -47,7 +69,8 @@ struct request {
     int32_t n_rows_done; // positions in the cache and state (pending rows included)
     int32_t n_pending;
     struct seen_ids seen;
-    bool has_penalty;
+    bool has_penalty, may_draft;
+    struct drafting drafting;
     struct detokenizer *detokenizer; // NULL without stop strings
     struct stopper *stopper;
     struct buffer shown; // what the stopper lets through
@@ -70,8 +93,21 @@ void request_set_state(struct request *r, enum request_state state);
 void request_set_waiting(struct request *r, const char *reason);
 void request_set_resumed(struct request *r, int32_t position);
 void request_set_progress(struct request *r, int32_t n_prompt_done);
-void request_append(struct request *r, const struct draw_result *result, bool by_round);
+void request_append(struct request *r, const struct draw_result *result);
+void request_count_round(struct request *r, int32_t n_drafted, int32_t n_accepted);
 void request_finish(struct request *r, enum finish finish, bool ended_by_eos, const struct error *error);
+
+// The token at a position of prompt and reply, of those that there are.
+static inline int32_t request_token_at(const struct request *r, int32_t position) {
+    return position < r->n_prompt ? r->prompt[position] : r->tokens[position - r->n_prompt].id;
+}
+
+// ---- copies.c ----
+enum status copies_init(struct request *r, struct error *e);
+void copies_free(struct request *r);
+// Looks for the stream's last tokens before where they are now, and gives at most n of those that followed. Returns
+// how many; *n_match is how many tokens were the same, as far as it looked.
+int32_t copies_propose(struct request *r, int32_t *ids, int32_t n, int32_t *n_match);
 
 // ---- stop strings, decided here per token in stream order ----
 enum status stops_init(struct request *r, const char *const *stop, int32_t n_stop, struct error *e);

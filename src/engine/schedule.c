@@ -41,10 +41,11 @@ static void sweep_prompting(struct engine *e, int64_t now) {
     }
 }
 
-static void end_running(struct engine *e, int32_t i, enum finish f, bool by_eos) {
+void schedule_end_running(struct engine *e, int32_t i, enum finish f, bool by_eos) {
     struct request *r = e->running[i];
     memmove(e->running + i, e->running + i + 1, (size_t)(e->n_running - i - 1) * sizeof *e->running);
     e->n_running--;
+    if (f == FINISH_STOP || f == FINISH_LENGTH) states_report(e, r);
     admission_end(e, r, f, by_eos, NULL);
 }
 
@@ -54,12 +55,12 @@ static void sweep(struct engine *e) {
     sweep_prompting(e, now);
     for (int32_t i = e->n_running - 1; i >= 0; i--) {
         enum finish f = given_up(e, e->running[i], now);
-        if (f != FINISH_NONE) end_running(e, i, f, false);
+        if (f != FINISH_NONE) schedule_end_running(e, i, f, false);
     }
 }
 
 // A device error is sticky: every live request gets it, and no progress is possible any more.
-static void fail_all(struct engine *e, const struct error *error) {
+void schedule_fail(struct engine *e, const struct error *error) {
     log_line(LOG_ERROR, "the engine stops: %s", error->text);
     pthread_mutex_lock(&e->lock);
     e->error = *error;
@@ -81,39 +82,6 @@ static void end_all_failed(struct engine *e) {
         admission_end(e, admission_request(c), FINISH_ERROR, false, &e->error);
 }
 
-// ---- tokens ----
-
-static void prepare_draw(const struct request *r, struct draw_params *p) {
-    *p = r->draw;
-    p->seed = fault_seed(r);
-    p->position = r->n_rows_done; // the drawn token's own position: one after the row's
-    p->seen = r->seen.entries;
-    p->n_seen = r->seen.n;
-    p->allowed = r->engine->allowed;
-}
-
-// Takes a drawn token into the reply; true when the reply has ended.
-static bool take_token(struct request *r, const struct draw_result *result, bool by_round, enum finish *finish,
-                       bool *by_eos) {
-    bool eos = config_is_eos(r->engine->info.config, result->id);
-    if (r->has_penalty) seen_add(&r->seen, result->id, true);
-    request_append(r, result, by_round);
-    *by_eos = eos && !r->ignore_eos;
-    *finish = FINISH_STOP;
-    if (*by_eos || (r->stopper != NULL && !eos && stops_hit(r, result->id))) return true;
-    *finish = FINISH_LENGTH;
-    return r->view.n_tokens == r->max_tokens;
-}
-
-static bool draw(struct engine *e, struct tensor logits) {
-    struct draw_args args = {.logits = logits, .n_vocab = e->n_vocab, .params = e->params, .results = e->results};
-    struct error error;
-    e->device->ops->draw(e->device, &args);
-    if (e->device->sync(e->device, &error) == STATUS_OK) return true;
-    fail_all(e, &error);
-    return false;
-}
-
 static void count(struct engine *e, int32_t prompt, int32_t reply, int32_t passes, int32_t rounds) {
     pthread_mutex_lock(&e->lock);
     e->counts.n_prompt_tokens += prompt;
@@ -123,7 +91,7 @@ static void count(struct engine *e, int32_t prompt, int32_t reply, int32_t passe
     pthread_mutex_unlock(&e->lock);
 }
 
-static void average(double *mean, double sample) {
+void schedule_average(double *mean, double sample) {
     *mean = *mean == 0 ? sample : *mean + AVERAGE_WEIGHT * (sample - *mean);
 }
 
@@ -148,7 +116,7 @@ int32_t schedule_pass_rows(const struct engine *e, const struct request *r) {
     return rows < left ? rows : left;
 }
 
-static struct lane lane_of(struct engine *e, const struct request *r, int32_t row0, int32_t n_row) {
+struct lane schedule_lane(struct engine *e, const struct request *r, int32_t row0, int32_t n_row) {
     struct lane lane = {.row0 = row0,
                         .n_row = n_row,
                         .position = r->n_rows_done,
@@ -163,13 +131,14 @@ static struct lane lane_of(struct engine *e, const struct request *r, int32_t ro
 static void first_token(struct engine *e, struct request *r, struct tensor logits) {
     enum finish finish;
     bool by_eos;
-    prepare_draw(r, &e->params[0]);
-    if (!draw(e, logits)) return;
+    tokens_prepare_draw(r, 0, &e->params[0]);
+    tokens_draw(e, logits, 0, 1);
+    if (!tokens_wait(e)) return;
     e->prompting = r->next;
     e->n_prompting--;
     r->first_ns = clock_ns();
     request_set_state(r, REQUEST_RUNNING);
-    if (take_token(r, &e->results[0], false, &finish, &by_eos))
+    if (tokens_take(r, &e->results[0], &finish, &by_eos))
         admission_end(e, r, finish, by_eos, NULL);
     else
         e->running[e->n_running++] = r;
@@ -190,7 +159,7 @@ static int32_t prepare_keeps(struct engine *e, const struct request *r, int32_t 
 static bool compute_pass(struct engine *e, struct request *r, int32_t n, bool last, struct tensor *logits) {
     bool watched = passes_are_watched(e);
     struct keep keeps[KEEPS_A_PASS];
-    struct lane lane = lane_of(e, r, 0, n);
+    struct lane lane = schedule_lane(e, r, 0, n);
     struct prompt_pass pass = {.lane = &lane,
                                .ids = r->prompt + r->n_rows_done,
                                .keeps = keeps,
@@ -201,7 +170,7 @@ static bool compute_pass(struct engine *e, struct request *r, int32_t n, bool la
     enum status s = model_prompt(e->model, &pass, logits, &error);
     if (s == STATUS_OK) s = e->device->sync(e->device, &error);
     if (s != STATUS_OK) {
-        fail_all(e, &error);
+        schedule_fail(e, &error);
         return false;
     }
     prefix_end_keep(e->prefix, r->claim.lane, r->claim.pages);
@@ -217,49 +186,13 @@ static void prompt_step(struct engine *e) {
     int64_t start = clock_ns();
     if (!compute_pass(e, r, n, last, &logits)) return;
     int64_t took = clock_ns() - start;
-    if (n >= PROMPT_CHUNK) average(&e->row_ns, (double)took / n);
+    if (n >= PROMPT_CHUNK) schedule_average(&e->row_ns, (double)took / n);
     double share = e->options.decode_share;
     e->rounds_owed_ns = (int64_t)((double)took * share / (1 - share));
     r->n_rows_done += n;
     request_set_progress(r, r->n_rows_done);
     count(e, n, 0, 1, 0);
     if (last) first_token(e, r, logits);
-}
-
-// ---- rounds ----
-
-static void round_step(struct engine *e) {
-    int32_t n = e->n_running;
-    for (int32_t i = 0; i < n; i++) {
-        struct request *r = e->running[i];
-        fault_before_round(r);
-        e->lanes[i] = lane_of(e, r, i, 1);
-        e->ids[i] = r->tokens[r->view.n_tokens - 1].id;
-    }
-    struct round round = {.lanes = e->lanes, .n_lane = n, .n_row = n, .ids = e->ids, .pages = e->memory};
-    struct tensor logits;
-    struct error error;
-    int64_t start = clock_ns();
-    if (model_round(e->model, &round, &logits, &error) != STATUS_OK) {
-        fail_all(e, &error);
-        return;
-    }
-    for (int32_t i = 0; i < n; i++) {
-        struct request *r = e->running[i];
-        r->n_rows_done++; // the row that was computed waits in the log until the next round folds it in
-        r->n_pending = 1;
-        prepare_draw(r, &e->params[i]);
-    }
-    if (!draw(e, logits)) return;
-    int64_t took = clock_ns() - start;
-    average(&e->round_ns, (double)took);
-    e->rounds_owed_ns -= took;
-    count(e, 0, n, 0, 1);
-    for (int32_t i = n - 1; i >= 0; i--) {
-        enum finish finish;
-        bool by_eos;
-        if (take_token(e->running[i], &e->results[i], true, &finish, &by_eos)) end_running(e, i, finish, by_eos);
-    }
 }
 
 static void publish_counts(struct engine *e) {

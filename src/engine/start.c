@@ -12,7 +12,6 @@
 #define STAGING_RUNS     4    // states that a prompt pass can keep with windows, until they are in host memory
 #define GRID_ROWS        8192 // through long prompts a state is kept at multiples of it
 #define EXPECT_NS        ((int64_t)120000000000) // a request waits no longer for a prefix that another one computes
-#define MAX_WINDOW       1 // rows of a lane in a round: more come with drafting, and make logs and windows longer
 
 // ---- the model ----
 
@@ -55,13 +54,20 @@ static enum dtype kv_of(const struct engine *e) { return e->options.kv_dtype == 
 
 // ---- the plan ----
 
+// Rows of a lane in a round: more than one make logs and windows longer.
+static int32_t max_window(const struct engine *e) {
+    const struct draft_options *d = &e->options.drafts;
+    if (!d->copies && !d->expected) return 1;
+    return d->max_window > 0 ? d->max_window : DRAFT_UNSET_ROWS;
+}
+
 static bool on_pages(const struct engine *e) { return e->options.page_rows > 0; }
 
 static int32_t page_rows_of(const struct engine *e) { return on_pages(e) ? e->options.page_rows : WINDOW_PAGE_ROWS; }
 
 static struct model_limits limits_of(const struct engine *e, int32_t context) {
     return (struct model_limits){.max_lanes = e->options.parallel,
-                                 .max_window = MAX_WINDOW,
+                                 .max_window = max_window(e),
                                  .max_context = context,
                                  .page_rows = page_rows_of(e),
                                  .pass_rows = PROMPT_MAX_ROWS,
@@ -79,7 +85,7 @@ static enum status make_plan(struct engine *e, struct error *error) {
     e->info.kv = kv_of(e);
     int32_t most = c->n_context < PLAN_CONTEXT_MAX ? (int32_t)c->n_context : PLAN_CONTEXT_MAX;
     struct model_limits limits = limits_of(e, o->context > 0 ? o->context : most);
-    int64_t logits_bytes = (int64_t)o->parallel * MAX_WINDOW * c->n_vocab * (int64_t)sizeof(float);
+    int64_t logits_bytes = (int64_t)o->parallel * max_window(e) * c->n_vocab * (int64_t)sizeof(float);
     struct plan_request r = {
         .available_bytes = available,
         .reserve_bytes = e->info.reserve_bytes,
@@ -89,9 +95,9 @@ static enum status make_plan(struct engine *e, struct error *error) {
         .scratch_bytes = model_scratch_bytes(e->model, e->device, &limits) - logits_bytes,
         .logits_bytes = logits_bytes,
         .page_bytes = model_page_bytes(e->model, limits.page_rows, kv_of(e)),
-        .run_bytes = model_run_bytes(e->model, MAX_WINDOW, e->device->activation),
+        .run_bytes = model_run_bytes(e->model, max_window(e), e->device->activation),
         .page_rows = limits.page_rows,
-        .max_window = MAX_WINDOW,
+        .max_window = max_window(e),
         .n_staging = !on_pages(e) && o->cache_bytes != 0 ? STAGING_RUNS : 0,
         .windows = !on_pages(e),
         .pages_all = o->pages_all,
@@ -108,7 +114,7 @@ static enum status make_plan(struct engine *e, struct error *error) {
 
 static enum status open_cache(struct engine *e, struct error *error) {
     const struct plan *plan = &e->info.plan;
-    e->kept_bytes = model_kept_bytes(e->model, MAX_WINDOW, e->device->activation);
+    e->kept_bytes = model_kept_bytes(e->model, max_window(e), e->device->activation);
     struct prefix_settings settings = {.pool = e->pool,
                                        .share = !plan->windows && e->options.share_pages,
                                        .page_rows = plan->page_rows,
@@ -152,11 +158,13 @@ static enum status take_memory(struct engine *e, struct error *error) {
     size_t n = (size_t)plan->parallel;
     e->running = calloc(n, sizeof *e->running);
     e->lanes = calloc(n, sizeof *e->lanes);
-    e->ids = calloc(n, sizeof *e->ids);
-    e->params = calloc(n, sizeof *e->params);
-    e->results = calloc(n, sizeof *e->results);
-    bool ok = e->memory != NULL && e->running != NULL && e->lanes != NULL && e->ids != NULL && e->params != NULL &&
-              e->results != NULL;
+    e->windows = calloc(n, sizeof *e->windows);
+    size_t n_row = n * (size_t)plan->max_window;
+    e->ids = calloc(n_row, sizeof *e->ids);
+    e->params = calloc(n_row, sizeof *e->params);
+    e->results = calloc(n_row, sizeof *e->results);
+    bool ok = e->memory != NULL && e->running != NULL && e->lanes != NULL && e->windows != NULL && e->ids != NULL &&
+              e->params != NULL && e->results != NULL;
     return ok ? STATUS_OK : error_memory(error);
 }
 
@@ -169,6 +177,9 @@ static enum status check_options(const struct engine_options *o, struct error *e
     if (o->pass_rows < 0 || o->pass_rows % PROMPT_CHUNK != 0 || o->pass_rows > PROMPT_MAX_ROWS)
         return error_set(error, STATUS_INVALID, "--pass-rows must be a multiple of %d up to %d", PROMPT_CHUNK,
                          PROMPT_MAX_ROWS);
+    if (o->drafts.max_window < 0 || o->drafts.max_window > DRAFT_MAX_ROWS)
+        return error_set(error, STATUS_INVALID, "a window of a round has at most %d rows, not %d", DRAFT_MAX_ROWS,
+                         o->drafts.max_window);
     if (o->page_rows < 0 || o->page_rows > PROFILE_PAGE_ROWS_MAX)
         return error_set(error, STATUS_INVALID, "pages must have 1 to %d positions, not %d", PROFILE_PAGE_ROWS_MAX,
                          o->page_rows);
@@ -247,6 +258,7 @@ void engine_close_streams(struct engine *e) {
     free(e->host);
     free(e->running);
     free(e->lanes);
+    free(e->windows);
     free(e->ids);
     free(e->params);
     free(e->results);
@@ -258,6 +270,7 @@ void engine_close_streams(struct engine *e) {
     e->host = NULL;
     e->running = NULL;
     e->lanes = NULL;
+    e->windows = NULL;
     e->ids = NULL;
     e->params = NULL;
     e->results = NULL;

@@ -33,6 +33,13 @@ void arms_add_pass(struct gate *g, const struct pass_report *report) {
 
 static void on_pass(void *context, const struct pass_report *report) { arms_add_pass(context, report); }
 
+static void on_state(void *context, const struct state_report *report) {
+    struct gate *g = context;
+    pthread_mutex_lock(&g->lock);
+    if (g->n_states < JOBS_MAX) g->states[g->n_states++] = *report;
+    pthread_mutex_unlock(&g->lock);
+}
+
 // ---- start ----
 
 static struct engine_options options_of(struct gate *g, const struct arm *a) {
@@ -50,10 +57,12 @@ static struct engine_options options_of(struct gate *g, const struct arm *a) {
     o.share_pages = a->share;
     o.cache_bytes = a->cache_bytes;
     if (a->kv_memory_bytes > 0) o.kv_memory_bytes = a->kv_memory_bytes;
+    o.drafts = a->drafts;
     o.garbage = a->garbage;
     o.fault = a->fault;
     o.on_pass = on_pass;
     o.on_pass_context = g;
+    o.on_state = on_state;
     o.gate_logits = NULL;
     return o;
 }
@@ -76,19 +85,30 @@ void arms_close(struct gate *g) {
 enum status arms_start(struct gate *g, const struct arm *arm, struct error *e) {
     // A server takes no planted faults and no test modes.
     bool in_process = arm->in_process || arm->garbage || arm->fault != FAULT_NONE || g->options->program == NULL;
+    g->arm = *arm;
     if (!in_process) return fresh_start(g, arm, e);
     fresh_stop(g);
     struct engine_options o = options_of(g, arm);
     o.progress = NULL;
     enum status s = engine_restart(g->engine, &o, e);
-    g->n_passes = 0;
+    g->n_passes = g->n_states = 0;
     return s;
 }
 
 // ---- jobs ----
 
+// The penalties of cases that have them: as a server is told, too.
+static void set_penalties(const struct gate_case *c, struct draw_params *draw) {
+    draw->repetition = c->penalties ? CASE_REPETITION : 1;
+    draw->presence = c->penalties ? CASE_PRESENCE : 0;
+    draw->frequency = c->penalties ? CASE_FREQUENCY : 0;
+}
+
 static enum status submit(struct gate *g, struct job *j, struct request **out, struct error *e) {
     const struct gate_case *c = &g->cases.list[j->which];
+    const struct reference *ref = &g->references[(g->arm.fp8 ? CASES_MAX : 0) + j->which];
+    int32_t expected[REPLY_MOST];
+    for (int32_t i = 0; i < ref->n; i++) expected[i] = ref->tokens[i].id;
     struct request_params p = {
         .prompt = c->ids,
         .n_prompt = c->n,
@@ -96,9 +116,13 @@ static enum status submit(struct gate *g, struct job *j, struct request **out, s
         .last_turn = c->turns.previous,
         .history_end = c->turns.last,
         .max_tokens = j->reply,
-        .draw = {.temperature = c->temperature, .top_p = 0.95, .repetition = 1, .n_top = 0},
+        .draw = {.temperature = c->temperature, .top_p = 0.95, .n_top = 0},
         .ignore_eos = true,
+        .draft = true,
+        .expected = expected,
+        .n_expected = ref->n,
     };
+    set_penalties(c, &p.draw);
     enum status s = engine_submit(g->engine, &p, out, e);
     if (s == STATUS_OK) j->number = request_number(*out);
     return s;
@@ -108,6 +132,8 @@ static enum status collect(struct job *j, const struct request *r, const struct 
     j->n = v->n_tokens;
     j->finish = v->finish;
     j->n_cached = v->n_cached;
+    j->n_drafted = v->n_drafted;
+    j->n_accepted = v->n_accepted;
     size_t bytes = (size_t)v->n_tokens * sizeof *j->tokens;
     j->tokens = malloc(bytes > 0 ? bytes : 1);
     if (j->tokens == NULL) return error_memory(e);
@@ -169,6 +195,8 @@ static void judge_reply(const struct gate_case *c, const struct job *j, const st
                         (double)t->logprob, (double)alone->logprob);
     }
     v->n_replies += !cancelled;
+    v->n_drafted += j->n_drafted;
+    v->n_accepted += j->n_accepted;
     v->n_resumed += j->n_cached > 0;
 }
 
@@ -184,6 +212,24 @@ static void judge_pass(const struct gate_case *c, const struct pass_report *p, c
     }
 }
 
+// Only a reply as long as the reference's ends in the same state.
+static void judge_state(const struct gate *g, const struct gate_case *c, const struct job *j,
+                        const struct reference *ref, struct verdict *v) {
+    if (fresh_runs(g) || j->finish == FINISH_CANCELLED || j->reply != ref->n) return;
+    for (int32_t i = 0; i < g->n_states; i++) {
+        const struct state_report *s = &g->states[i];
+        if (s->request != j->number) continue;
+        v->n_states++;
+        if (s->position != ref->state.position)
+            verdict_red(v, "%s: its lane ends with %d rows, and with %d alone", c->name, s->position,
+                        ref->state.position);
+        if (memcmp(s->sha256, ref->state.sha256, sizeof s->sha256) != 0)
+            verdict_red(v, "%s: its lane ends with other bytes than alone", c->name);
+        return;
+    }
+    verdict_red(v, "%s: nothing is known of the state that its lane ends with", c->name);
+}
+
 enum status arms_judge(struct gate *g, const struct arm *arm, const struct job *jobs, int32_t n, struct verdict *v,
                        struct error *e) {
     for (int32_t i = 0; i < n; i++) {
@@ -194,6 +240,7 @@ enum status arms_judge(struct gate *g, const struct arm *arm, const struct job *
         pthread_mutex_lock(&g->lock);
         for (int32_t k = 0; k < g->n_passes; k++)
             if (g->passes[k].request == jobs[i].number) judge_pass(c, &g->passes[k], ref, v);
+        judge_state(g, c, &jobs[i], ref, v);
         pthread_mutex_unlock(&g->lock);
     }
     return STATUS_OK;

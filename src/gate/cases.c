@@ -77,7 +77,7 @@ static const struct script scripts[] = {
      false,
      NULL,
      0},
-    {"tool", {{"system", system_text}, {"user", "Is the map of 1880 lent out?"}}, 1, true, NULL, 0},
+    {"tool", {{"system", system_text}, {"user", "Is the map of 1880 lent out?"}}, 0.7, true, NULL, 0},
     {"tool result",
      {{"system", system_text},
       {"user", "Is the map of 1880 lent out?"},
@@ -244,7 +244,7 @@ static void add_id_cases(struct maker *m, struct error *e) {
         {"second turn", "chat", 205, 130, 0, {100, 260, 330}, 'l'},
         {"edited question", "chat", 100, 120, 1, {100, 100, 215}, 'p'},
         {"other chat, same system", "chat", 100, 200, 0, {100, 240, 290}, 'f'},
-        {"a chunk less one", NULL, 0, 63, 1, {0}, 0},
+        {"a chunk less one", NULL, 0, 63, 0.7, {0}, 0},
         {"a chunk", NULL, 0, 64, 0, {0}, 0},
         {"a chunk and one", NULL, 0, 65, 1, {0}, 0},
         {"near-duplicate one", NULL, 0, 330, 0, {0}, 0},
@@ -314,6 +314,7 @@ enum status cases_make(const struct gate_options *o, const struct engine_info *i
         add_long(&m, e);
         s = e->code;
     }
+    for (int32_t i = 1; i < out->n; i += 4) out->list[i].penalties = true; // at every temperature
     chat_template_free(chat);
     if (s != STATUS_OK) cases_free(out);
     return s;

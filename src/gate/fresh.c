@@ -153,9 +153,10 @@ static char *write_body(const struct gate_case *c, const struct job *j) {
     for (int32_t i = 0; i < c->n; i++) buffer_printf(&b, "%s%d", i > 0 ? "," : "", c->ids[i]);
     buffer_printf(&b,
                   "],\"max_tokens\":%d,\"temperature\":%.3f,\"top_p\":0.95,\"top_k\":0,\"min_p\":0,"
-                  "\"repetition_penalty\":1,\"ignore_eos\":true,\"return_token_ids\":true,\"logprobs\":0,"
-                  "\"presence_penalty\":0,\"stream\":%s}",
-                  j->reply, c->temperature, j->cancel_at >= 0 ? "true" : "false");
+                  "\"ignore_eos\":true,\"return_token_ids\":true,\"logprobs\":0,\"repetition_penalty\":%.3f,"
+                  "\"presence_penalty\":%.3f,\"frequency_penalty\":%.3f,\"stream\":%s}",
+                  j->reply, c->temperature, c->penalties ? CASE_REPETITION : 1, c->penalties ? CASE_PRESENCE : 0,
+                  c->penalties ? CASE_FREQUENCY : 0, j->cancel_at >= 0 ? "true" : "false");
     return buffer_take(&b, &(size_t){0});
 }
 

@@ -1,18 +1,18 @@
 #include "gate/gate.h"
 #include "base/clock.h"
-#include "gate/internal.h"
+#include "gate/suites.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CONTEXT 9216 // of the arms: the longest prompt of the gates and a reply
 
-static const struct suite *const suites[] = {&suite_pages,      &suite_streams_any, &suite_resume,
-                                             &suite_overcommit, &suite_garbage,     &suite_cancel};
+static const struct suite *const suites[] = {&suite_pages,   &suite_streams_any, &suite_resume, &suite_overcommit,
+                                             &suite_garbage, &suite_cancel,      &suite_drafts};
 
 #define N_SUITES ((int)(sizeof suites / sizeof *suites))
 
-const char *gate_suite_names(void) { return "pages streams resume overcommit garbage cancel all"; }
+const char *gate_suite_names(void) { return "pages streams drafts resume overcommit garbage cancel all"; }
 
 bool gate_has_suite(const char *name) {
     for (int i = 0; i < N_SUITES; i++)
@@ -36,6 +36,12 @@ struct tally {
     int32_t n_green, n_red, n_empty, n_left;
 };
 
+static void print_green(const struct verdict *v, double seconds) {
+    printf(": green: %d replies and %d passes equal%s", v->n_replies, v->n_passes, v->n_resumed > 0 ? ", resumed" : "");
+    if (v->n_drafted > 0) printf(", %d states too, %d of %d drafts kept", v->n_states, v->n_accepted, v->n_drafted);
+    printf(" (%.1f s)\n", seconds);
+}
+
 static enum status run_cell(struct gate *g, const struct suite *s, const int32_t *at, struct tally *t,
                             struct error *e) {
     struct verdict v = {0};
@@ -52,8 +58,7 @@ static enum status run_cell(struct gate *g, const struct suite *s, const int32_t
     if (v.red)
         printf(": RED: %s\n", v.text);
     else
-        printf(": green: %d replies and %d passes equal%s (%.1f s)\n", v.n_replies, v.n_passes,
-               v.n_resumed > 0 ? ", resumed" : "", (double)(clock_ns() - start) / 1e9);
+        print_green(&v, (double)(clock_ns() - start) / 1e9);
     fflush(stdout);
     return STATUS_OK;
 }

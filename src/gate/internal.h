@@ -12,6 +12,11 @@
 #define REPLY_SHORT 16
 #define DIMS_MAX    4
 
+// Of cases with penalties.
+#define CASE_REPETITION 1.25
+#define CASE_PRESENCE   0.5
+#define CASE_FREQUENCY  0.25
+
 // ---- cases.c: the prompts ----
 
 struct gate_case {
@@ -20,6 +25,7 @@ struct gate_case {
     int32_t n;
     struct chat_turns turns;
     double temperature; // 0: greedy; else seeded
+    bool penalties;     // repetition, presence and frequency, which make a draw depend on the reply before it
     bool is_long;
     bool by_template;   // its turns are where the template's own token says, so a server finds them too
     int32_t follows;    // the case that must run before for this one to resume; -1: none
@@ -46,6 +52,7 @@ struct arm {
     int32_t pass_rows;
     bool in_process; // also where every arm has a server of its own
     int64_t kv_memory_bytes, cache_bytes;
+    struct draft_options drafts; // all zero: none
     enum engine_fault fault;
 };
 
@@ -58,7 +65,7 @@ struct job {
     struct request_token *tokens; // owned: ids, and the bits of their log probabilities
     int32_t n;
     enum finish finish;
-    int32_t n_cached;
+    int32_t n_cached, n_drafted, n_accepted;
 };
 
 struct gate {
@@ -73,13 +80,17 @@ struct gate {
     pthread_mutex_t lock; // guards the passes, which the engine's thread reports
     struct pass_report *passes;
     int32_t n_passes, passes_capacity;
+    struct state_report states[JOBS_MAX];
+    int32_t n_states;
+    struct arm arm; // the one that runs
     bool out_of_memory;
 };
 
 struct verdict {
     bool red;
-    char text[256];                         // why
-    int32_t n_replies, n_passes, n_resumed; // that were compared, or resumed
+    char text[256];                                   // why
+    int32_t n_replies, n_passes, n_states, n_resumed; // that were compared, or resumed
+    int32_t n_drafted, n_accepted;
 };
 void verdict_red(struct verdict *v, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -102,44 +113,12 @@ struct reference {
     bool known;
     struct request_token *tokens; // [n], n = REPLY_MOST
     int32_t n;
+    struct state_report state;  // at its end
     struct pass_report *passes; // one ends at every multiple of 64 and at the prompt's end
     int32_t n_passes;
 };
 // Those of all jobs; runs what is not known yet, which starts other arms.
 enum status reference_prepare(struct gate *g, bool fp8, const struct job *jobs, int32_t n, struct error *e);
 void references_free(struct gate *g);
-
-// ---- suites ----
-
-struct dimension {
-    const char *name;
-    const char *const *values;
-    int32_t n;
-};
-
-struct control {
-    enum engine_fault fault;
-    const char *what;
-    int32_t at[DIMS_MAX]; // the cell that must find it
-};
-
-struct suite {
-    const char *name;
-    struct dimension dims[DIMS_MAX];
-    int32_t n_dims;
-    struct control controls[4];
-    int32_t n_controls;
-    // Runs one cell. A verdict says red or not; an error that it could not be run.
-    enum status (*run)(struct gate *g, const int32_t *at, enum engine_fault fault, struct verdict *v, struct error *e);
-};
-
-extern const struct suite suite_pages, suite_streams_any, suite_resume, suite_overcommit, suite_garbage, suite_cancel;
-
-// ---- matrix.c: the cells of a suite in an order in which every pair of values comes early ----
-struct matrix {
-    int32_t (*cells)[DIMS_MAX];
-    int32_t n;
-};
-enum status matrix_make(const struct suite *s, struct matrix *out, struct error *e);
 
 #endif

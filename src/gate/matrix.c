@@ -1,7 +1,7 @@
 // The cells of a suite in an order in which every pair of values of two dimensions comes early: each next cell is the
 // one with the most pairs that no cell before it had. So a run that must stop early has seen most of what can go wrong
 // together.
-#include "gate/internal.h"
+#include "gate/suites.h"
 #include <stdlib.h>
 #include <string.h>
 

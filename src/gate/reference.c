@@ -20,6 +20,7 @@ static enum status run(struct gate *g, bool fp8, int32_t which, struct reference
     }
     memcpy(out->passes, g->passes, bytes);
     out->n_passes = g->n_passes;
+    out->state = g->states[0];
     out->tokens = j.tokens;
     out->n = j.n;
     out->known = true;

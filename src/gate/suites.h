@@ -1,8 +1,41 @@
-// What the suites share: the values of their dimensions, and how a cell's jobs are made. Private to the gates.
+// What a suite is, and what suites share: the values of their dimensions, and how a cell's jobs are made. Private to
+// the gates.
 #ifndef TF_GATE_SUITES_H
 #define TF_GATE_SUITES_H
 
 #include "gate/internal.h"
+
+struct dimension {
+    const char *name;
+    const char *const *values;
+    int32_t n;
+};
+
+struct control {
+    enum engine_fault fault;
+    const char *what;
+    int32_t at[DIMS_MAX]; // the cell that must find it
+};
+
+struct suite {
+    const char *name;
+    struct dimension dims[DIMS_MAX];
+    int32_t n_dims;
+    struct control controls[8];
+    int32_t n_controls;
+    // Runs one cell. A verdict says red or not; an error that it could not be run.
+    enum status (*run)(struct gate *g, const int32_t *at, enum engine_fault fault, struct verdict *v, struct error *e);
+};
+
+extern const struct suite suite_pages, suite_streams_any, suite_resume, suite_overcommit, suite_garbage, suite_cancel,
+    suite_drafts;
+
+// ---- matrix.c: the cells of a suite in an order in which every pair of values comes early ----
+struct matrix {
+    int32_t (*cells)[DIMS_MAX];
+    int32_t n;
+};
+enum status matrix_make(const struct suite *s, struct matrix *out, struct error *e);
 
 #define N_KV      2
 #define N_PAGINGS 14

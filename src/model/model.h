@@ -86,6 +86,12 @@ enum status model_round(struct model *m, const struct round *round, struct tenso
 // Folds a lane's pending rows into the recurrent states of all layers, so that they can be saved or compared.
 void model_commit(struct model *m, const struct lane *lane);
 
+// For tests: all that the stream's next row would be computed from, as bytes that do not depend on where they lie: of
+// each delta layer the state (the lane's pending rows have been committed) and the convolution's last rows, of each
+// attention layer keys and values before lane->position.
+typedef void model_visit_fn(void *context, const void *bytes, size_t n);
+void model_visit_lane(struct model *m, const struct lane *lane, const void *pages, model_visit_fn *fn, void *context);
+
 // For tests: overwrites all scratch, the device's own included, with bytes 0xff, which read as NaN.
 void model_poison(struct model *m);
 

@@ -1,0 +1,40 @@
+// Owns the settings of drafting (docs/drafting.md). Drafts change the time that a reply takes, never a token of it: one
+// is kept where it equals the draw of its position, which is a function of the row and the key. Plain data.
+#ifndef TF_ENGINE_DRAFTS_H
+#define TF_ENGINE_DRAFTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DRAFT_MAX_ROWS 16 // of a window: the stream's last token, and drafts
+
+// Which of a window's drafts are right, where they are made of the reply that is expected (request_params.expected).
+enum draft_pattern {
+    DRAFTS_ALL_RIGHT,
+    DRAFTS_ALL_WRONG,
+    DRAFTS_ALTERNATE, // every second window is all right, the others are all wrong
+    DRAFTS_RANDOM,    // right up to a draft that a generator names
+    DRAFTS_ANY_WIDTH, // the same, and it names how many there are too
+};
+
+// Who proposes a window's drafts.
+enum draft_source {
+    DRAFT_NONE,
+    DRAFT_EXPECTED, // a gate
+    DRAFT_COPY,     // what followed where the stream's last tokens stood in its own context before
+    DRAFT_N_SOURCES,
+};
+
+// All zero: every round is plain.
+struct draft_options {
+    bool copies;
+    int32_t max_window; // most rows of a window, 2..DRAFT_MAX_ROWS; 0: DRAFT_UNSET_ROWS
+    // Tests and gates.
+    bool expected; // drafts of the reply that the request expects
+    enum draft_pattern pattern;
+    bool forced; // every window has as many rows as its drafts allow; else what is measured to be fastest
+};
+
+#define DRAFT_UNSET_ROWS 8
+
+#endif

@@ -1,0 +1,37 @@
+// Draws: what they are keyed with, and what becomes of a drawn token.
+#include "engine/internal.h"
+
+void tokens_prepare_draw(const struct request *r, int32_t row, struct draw_params *p) {
+    *p = r->draw;
+    p->seed = fault_seed(r, row);
+    p->position = (int64_t)r->n_prompt + r->drafting.n_before + row; // the drawn token's own: one after the row's
+    p->seen = r->seen.entries;
+    p->n_seen = r->seen.n;
+    p->allowed = r->engine->allowed;
+}
+
+void tokens_draw(struct engine *e, struct tensor logits, int32_t row, int32_t n) {
+    struct draw_args args = {.logits = tensor_rows(logits, row, n),
+                             .n_vocab = e->n_vocab,
+                             .params = e->params + row,
+                             .results = e->results + row};
+    e->device->ops->draw(e->device, &args);
+}
+
+bool tokens_wait(struct engine *e) {
+    struct error error;
+    if (e->device->sync(e->device, &error) == STATUS_OK) return true;
+    schedule_fail(e, &error);
+    return false;
+}
+
+bool tokens_take(struct request *r, const struct draw_result *result, enum finish *finish, bool *by_eos) {
+    bool eos = config_is_eos(r->engine->info.config, result->id);
+    if (r->has_penalty) seen_add(&r->seen, result->id, true);
+    request_append(r, result);
+    *by_eos = eos && !r->ignore_eos;
+    *finish = FINISH_STOP;
+    if (*by_eos || (r->stopper != NULL && !eos && stops_hit(r, result->id))) return true;
+    *finish = FINISH_LENGTH;
+    return r->view.n_tokens == r->max_tokens;
+}

@@ -1,0 +1,59 @@
+// drafts: windows of any width, with drafts from anywhere, right or wrong, give the tokens, log probabilities and
+// states that plain rounds give.
+#include "gate/suites.h"
+
+#define N_KINDS   12
+#define N_PLACES  8
+#define CACHE_MIB 256
+
+static const struct kind {
+    const char *name;
+    struct draft_options drafts;
+} kinds[N_KINDS] = {
+    {"all right, 2 rows", {.expected = true, .forced = true, .max_window = 2}},
+    {"all right, 5 rows", {.expected = true, .forced = true, .max_window = 5}},
+    {"all right, 16 rows", {.expected = true, .forced = true, .max_window = 16}},
+    {"all wrong, 3 rows", {.expected = true, .forced = true, .max_window = 3, .pattern = DRAFTS_ALL_WRONG}},
+    {"all wrong, 16 rows", {.expected = true, .forced = true, .max_window = 16, .pattern = DRAFTS_ALL_WRONG}},
+    {"in turns, 4 rows", {.expected = true, .forced = true, .max_window = 4, .pattern = DRAFTS_ALTERNATE}},
+    {"in turns, 9 rows", {.expected = true, .forced = true, .max_window = 9, .pattern = DRAFTS_ALTERNATE}},
+    {"at random, 8 rows", {.expected = true, .forced = true, .max_window = 8, .pattern = DRAFTS_RANDOM}},
+    {"at random, 1 to 16 rows", {.expected = true, .forced = true, .max_window = 16, .pattern = DRAFTS_ANY_WIDTH}},
+    {"copies, 4 rows", {.copies = true, .forced = true, .max_window = 4}},
+    {"copies, 16 rows", {.copies = true, .forced = true, .max_window = 16}},
+    {"copies, measured", {.copies = true}},
+};
+static const char *const kind_names[N_KINDS] = {kinds[0].name, kinds[1].name, kinds[2].name,  kinds[3].name,
+                                                kinds[4].name, kinds[5].name, kinds[6].name,  kinds[7].name,
+                                                kinds[8].name, kinds[9].name, kinds[10].name, kinds[11].name};
+
+static enum status run(struct gate *g, const int32_t *at, enum engine_fault fault, struct verdict *v, struct error *e) {
+    const struct kind *kind = &kinds[at[3]];
+    struct job jobs[JOBS_MAX];
+    struct arm arm = suite_arm(at[0], at[1], suite_streams(at[2]), fault);
+    arm.drafts = kind->drafts;
+    arm.in_process = kind->drafts.forced; // a server drafts as it is measured to be fastest
+    int32_t n = suite_short_jobs(g, jobs, arm.parallel);
+    for (int32_t i = 0; i < n; i++) jobs[i].reply = i % 4 == 3 ? REPLY_SHORT : REPLY_MOST;
+    enum status s = suite_run_together(g, &arm, jobs, n, v, e);
+    if (s == STATUS_OK && kind->drafts.expected && v->n_drafted == 0) verdict_red(v, "nothing was drafted");
+    int32_t which = suite_find_case(g, "second turn");
+    if (s != STATUS_OK || v->red || at[2] != 1 || which < 0 || g->cases.list[which].resumes_at == 0) return s;
+    arm.cache_bytes = (int64_t)CACHE_MIB << 20;
+    return suite_run_resumed(g, &arm, which, v, e);
+}
+
+const struct suite suite_drafts = {
+    .name = "drafts",
+    .dims = {{"kv", kv_names, N_KV},
+             {"paging", paging_names, N_PLACES},
+             {"streams", stream_names, N_STREAMS},
+             {"drafts", kind_names, N_KINDS}},
+    .n_dims = 4,
+    .controls = {{FAULT_DRAFT_AHEAD, "the state is one row ahead of what was kept", {0, 0, 2, 6}},
+                 {FAULT_DRAFT_STALE, "the row of a wrong draft stays", {0, 1, 0, 5}},
+                 {FAULT_DRAFT_NOISE, "noise keyed by the row's place in its window", {0, 0, 2, 1}},
+                 {FAULT_DRAFT_TRUSTED, "a draft is kept that is not the draw", {0, 0, 0, 3}}},
+    .n_controls = 4,
+    .run = run,
+};
