@@ -155,8 +155,10 @@ static void run_chain(const struct attention_task *task, const struct lane *lane
         .acc = to->acc,
         .scratch = w->kernel,
     };
-    for (int64_t key = key0; key < key_end; key += CPU_TILE_KEYS) {
-        tile.n_key = key_end - key < CPU_TILE_KEYS ? (int)(key_end - key) : CPU_TILE_KEYS;
+    // Tiles lie at absolute positions; the first one may lack its first key.
+    for (int64_t key = key0 + (key0 == 0 ? a->first_key : 0), next; key < key_end; key = next) {
+        next = (key / CPU_TILE_KEYS + 1) * CPU_TILE_KEYS;
+        tile.n_key = (int)((next < key_end ? next : key_end) - key);
         for (int i = 0; i < tile.n_query; i++) {
             int64_t sees = lane->position + row0 + i / task->r + 1 - key;
             w->visible[i] = sees < 0 ? 0 : sees < tile.n_key ? (int32_t)sees : tile.n_key;
@@ -177,7 +179,7 @@ static void finish_queries(const struct attention_task *task, const struct lane 
     for (int64_t i = 0; i < n_row * task->r; i++) {
         int64_t t = lane->row0 + row0 + i / task->r, h = (int64_t)kv_head * task->r + i % task->r;
         float *acc = c->acc + i * n;
-        float inverse = 1.0f / c->sum[i];
+        float inverse = c->sum[i] > 0 ? 1.0f / c->sum[i] : 0; // 0: it has seen no key
         for (int64_t j = 0; j < n; j++) acc[j] *= inverse;
         k->widen(a->qg.dtype, cpu_row(a->qg, t, h * 2 * n + n), n, gate);
         k->mul_sigmoid(acc, gate, n, acc);

@@ -21,6 +21,7 @@ static int32_t count_right(const struct request *r, int32_t n) {
 }
 
 static int32_t propose_expected(struct request *r, int32_t *ids, int32_t n) {
+    if (r->drafting.n_expected == 0) return 0;
     struct drafting *d = &r->drafting;
     int32_t left = d->n_expected - r->view.n_tokens;
     if (left < n) n = left;
@@ -37,7 +38,8 @@ static int32_t propose_expected(struct request *r, int32_t *ids, int32_t n) {
 
 // ---- all ----
 
-static void propose(struct engine *e, struct request *r) {
+// Drafts that need no forward pass. Returns whether the model's head is to be asked too.
+static bool propose(struct engine *e, struct request *r) {
     struct drafting *d = &r->drafting;
     int32_t left = r->max_tokens - r->view.n_tokens; // a window gives as many tokens as it has rows, at most
     int32_t most = e->info.plan.max_window < left ? e->info.plan.max_window : left, n_match;
@@ -45,7 +47,7 @@ static void propose(struct engine *e, struct request *r) {
     d->ids[0] = r->tokens[r->view.n_tokens - 1].id;
     d->n_row = 1;
     d->source = DRAFT_NONE;
-    if (!r->may_draft || most < 2) return;
+    if (!r->may_draft || most < 2) return false;
     int32_t n = propose_expected(r, d->ids + 1, most - 1);
     if (n > 0) d->source = DRAFT_EXPECTED;
     if (n == 0) {
@@ -53,10 +55,19 @@ static void propose(struct engine *e, struct request *r) {
         if (n > 0) d->source = DRAFT_COPY;
     }
     d->n_row += n;
+    int32_t chain = e->options.drafts.max_chain;
+    d->n_want = chain > 0 && chain < most - 1 ? chain : most - 1;
+    d->least_confidence = 0;
+    return n == 0 && e->has_mtp && !e->options.drafts.expected;
 }
 
-void drafting_propose(struct engine *e) {
-    for (int32_t i = 0; i < e->n_running; i++) propose(e, e->running[i]);
+bool drafting_propose(struct engine *e) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->n_running; i++)
+        if (propose(e, e->running[i])) e->asking[n++] = e->running[i];
+    if (n > 0 && !mtp_drafts_propose(e, n)) return false;
+    if (e->has_mtp) mtp_drafts_make_room(e);
+    return true;
 }
 
 void drafting_learn(struct engine *e) { (void)e; }

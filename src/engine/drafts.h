@@ -22,12 +22,14 @@ enum draft_source {
     DRAFT_NONE,
     DRAFT_EXPECTED, // a gate
     DRAFT_COPY,     // what followed where the stream's last tokens stood in its own context before
+    DRAFT_MTP,      // the model's own head
     DRAFT_N_SOURCES,
 };
 
 // All zero: every round is plain.
 struct draft_options {
-    bool copies;
+    bool copies, mtp;   // mtp: where the checkpoint has a head that fits
+    int32_t max_chain;  // most drafts that the head makes, one after another; 0: as many as a window has room for
     int32_t max_window; // most rows of a window, 2..DRAFT_MAX_ROWS; 0: DRAFT_UNSET_ROWS
     // Tests and gates.
     bool expected; // drafts of the reply that the request expects

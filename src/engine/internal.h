@@ -35,6 +35,7 @@ struct engine {
     int64_t host_bytes, page_bytes, run_bytes, kept_bytes;
     uint32_t *allowed; // ids that have a token
     int32_t n_vocab;
+    bool has_mtp; // its head drafts
 
     float *last_logits; // host: of a pass, where passes are watched; else NULL
     FILE *gate_file;    // NULL: passes are not written down
@@ -59,6 +60,8 @@ struct engine {
     int32_t n_running, n_prompting;
     struct lane *lanes;
     struct window *windows;
+    struct request **asking; // for drafts of a step
+    int32_t *chain;
     // Of parallel * max_window entries.
     int32_t *ids;
     struct draw_params *params;
@@ -94,11 +97,19 @@ bool tokens_take(struct request *r, const struct draw_result *result, enum finis
 void round_step(struct engine *e);
 
 // ---- drafting.c: who drafts how much ----
-void drafting_propose(struct engine *e); // the coming window of each running request
+bool drafting_propose(struct engine *e); // the coming window of each running request; false: the device has failed
 void drafting_learn(struct engine *e);   // from what became of the windows
 
+// ---- mtp_drafts.c ----
+// e->asking[0..n): their windows get up to n_want drafts, of which all but the last were given at least
+// least_confidence together. False: the device has failed.
+bool mtp_drafts_propose(struct engine *e, int32_t n);
+void mtp_drafts_make_room(struct engine *e);                 // before a round
+void mtp_drafts_keep(struct engine *e, int32_t i);           // after it, of its ith lane
+void mtp_drafts_finish(struct engine *e, struct request *r); // gives the head all that waits
+
 // ---- states.c: what gates see of a lane at its end ----
-void states_report(struct engine *e, const struct request *r);
+void states_report(struct engine *e, struct request *r);
 
 // ---- report.c ----
 void report_describe(struct engine *e); // fills engine_info once all is taken
@@ -137,6 +148,7 @@ void fault_change_lane(struct engine *e, const struct request *r, struct lane *l
 void fault_change_keeps(const struct engine *e, int32_t start, struct keep *keeps, int32_t n);
 void fault_after_restore(struct engine *e, struct request *r);
 void fault_before_round(struct request *r);
+void fault_before_absorb(const struct engine *e, struct lane *lane);
 void fault_on_cancel(struct engine *e, const struct request *r);
 
 static inline char *engine_page(const struct engine *e, int32_t page) {

@@ -98,6 +98,7 @@ static enum status prepare_drafting(struct request *r, const struct request_para
     struct drafting *d = &r->drafting;
     r->may_draft = p->draft && r->engine->info.plan.max_window > 1;
     if (!r->may_draft) return STATUS_OK;
+    d->n_absorbed = r->n_prompt; // by the prompt's passes
     if (o->expected && p->n_expected > 0) {
         d->expected = malloc((size_t)p->n_expected * sizeof *d->expected);
         if (d->expected == NULL) return error_memory(error);

@@ -21,7 +21,7 @@ enum status seen_init(struct seen_ids *s, int32_t capacity, struct error *e); //
 void seen_free(struct seen_ids *s);
 void seen_add(struct seen_ids *s, int32_t id, bool in_reply);
 
-// Undoes the newest seen_add(s, id, true) that is not undone; n_before: what n was before that call.
+// Undoes seen_add(s, id, true) of several ids, called for them in the opposite order; n_before: what n was before all.
 void seen_remove(struct seen_ids *s, int32_t id, int32_t n_before);
 
 // ---- drafts: copies.c and drafting.c; the engine thread's ----
@@ -39,7 +39,11 @@ struct drafting {
     int32_t n_row;            // of it: the last token, and drafts
     int32_t ids[DRAFT_MAX_ROWS];
     struct copy_index copies;
-    int32_t *expected; // [n_expected]; NULL: none
+    int32_t n_absorbed;                 // positions that the MTP head has
+    int32_t n_want;                     // drafts, of the head
+    float confidence, least_confidence; // that all drafts so far are right, by the head; below which it stops
+    int32_t n_seen;                     // distinct ids seen before the window, while the head proposes
+    int32_t *expected;                  // [n_expected]; NULL: none
     int32_t n_expected, n_window;
 };
 

@@ -70,6 +70,7 @@ static bool draw_windows(struct engine *e, struct tensor logits) {
 static void keep_rows(struct engine *e, int32_t i) {
     struct request *r = e->running[i];
     const struct window *w = &e->windows[i];
+    mtp_drafts_keep(e, i);
     r->n_rows_done += w->n_taken;
     r->n_pending = w->n_taken;
     fault_after_window(e, r, w->n_taken);
@@ -91,7 +92,7 @@ void round_step(struct engine *e) {
     int64_t start = clock_ns();
     struct tensor logits;
     struct error error;
-    drafting_propose(e);
+    if (!drafting_propose(e)) return;
     int32_t n_row = open_windows(e);
     struct round round = {.lanes = e->lanes, .n_lane = e->n_running, .n_row = n_row, .ids = e->ids, .pages = e->memory};
     if (model_round(e->model, &round, &logits, &error) != STATUS_OK) {

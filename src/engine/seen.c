@@ -37,8 +37,7 @@ void seen_add(struct seen_ids *s, int32_t id, bool in_reply) {
 void seen_remove(struct seen_ids *s, int32_t id, int32_t n_before) {
     uint32_t i = hash_id(id) & s->mask;
     while (s->slots[i] == 0 || s->entries[s->slots[i] - 1].id != id) i = (i + 1) & s->mask;
-    s->entries[s->slots[i] - 1].n_reply--;
-    if (s->slots[i] <= (uint32_t)n_before) return;
+    if (--s->entries[s->slots[i] - 1].n_reply > 0 || s->slots[i] <= (uint32_t)n_before) return;
     s->slots[i] = 0; // the newest of the table, so no other id was put behind it
     s->n--;
 }

@@ -54,10 +54,17 @@ static enum dtype kv_of(const struct engine *e) { return e->options.kv_dtype == 
 
 // ---- the plan ----
 
+// Before anything whose size depends on it is asked for.
+static void choose_drafters(struct engine *e) {
+    e->has_mtp = e->options.drafts.mtp && model_mtp_absence(e->model) == NULL;
+    struct model_drafts drafts = {.mtp = e->has_mtp};
+    model_set_drafts(e->model, &drafts);
+}
+
 // Rows of a lane in a round: more than one make logs and windows longer.
 static int32_t max_window(const struct engine *e) {
     const struct draft_options *d = &e->options.drafts;
-    if (!d->copies && !d->expected) return 1;
+    if (!d->copies && !d->expected && !e->has_mtp) return 1;
     return d->max_window > 0 ? d->max_window : DRAFT_UNSET_ROWS;
 }
 
@@ -92,6 +99,7 @@ static enum status make_plan(struct engine *e, struct error *error) {
         .memory_cap = o->memory_bytes,
         .kv_cap = o->kv_memory_bytes,
         .weight_bytes = model_weight_bytes(e->model),
+        .drafter_bytes = model_mtp_bytes(e->model),
         .scratch_bytes = model_scratch_bytes(e->model, e->device, &limits) - logits_bytes,
         .logits_bytes = logits_bytes,
         .page_bytes = model_page_bytes(e->model, limits.page_rows, kv_of(e)),
@@ -159,12 +167,14 @@ static enum status take_memory(struct engine *e, struct error *error) {
     e->running = calloc(n, sizeof *e->running);
     e->lanes = calloc(n, sizeof *e->lanes);
     e->windows = calloc(n, sizeof *e->windows);
+    e->asking = calloc(n, sizeof *e->asking);
+    e->chain = calloc(n, sizeof *e->chain);
     size_t n_row = n * (size_t)plan->max_window;
     e->ids = calloc(n_row, sizeof *e->ids);
     e->params = calloc(n_row, sizeof *e->params);
     e->results = calloc(n_row, sizeof *e->results);
-    bool ok = e->memory != NULL && e->running != NULL && e->lanes != NULL && e->windows != NULL && e->ids != NULL &&
-              e->params != NULL && e->results != NULL;
+    bool ok = e->memory != NULL && e->running != NULL && e->lanes != NULL && e->windows != NULL && e->asking != NULL &&
+              e->chain != NULL && e->ids != NULL && e->params != NULL && e->results != NULL;
     return ok ? STATUS_OK : error_memory(error);
 }
 
@@ -193,6 +203,7 @@ enum status engine_plan(const struct engine_options *options, struct engine_info
     e->device = options->device;
     enum status s = check_options(options, error);
     if (s == STATUS_OK) s = model_open(options->model_dir, &e->model, error);
+    if (s == STATUS_OK) choose_drafters(e);
     if (s == STATUS_OK) s = make_plan(e, error);
     if (s == STATUS_OK) {
         report_describe(e);
@@ -217,6 +228,7 @@ enum status engine_open_model(struct engine *e, struct error *error) {
 enum status engine_open_streams(struct engine *e, bool loaded, struct error *error) {
     const struct engine_options *o = &e->options;
     enum status s = check_options(o, error);
+    if (s == STATUS_OK) choose_drafters(e);
     if (s == STATUS_OK) s = make_plan(e, error);
     if (s != STATUS_OK) return s;
     if (e->info.plan.parallel < o->parallel)
@@ -226,8 +238,8 @@ enum status engine_open_streams(struct engine *e, bool loaded, struct error *err
     s = loaded ? model_set_limits(e->model, &limits, error)
                : model_load(e->model, e->device, &limits, o->progress, o->progress_context, error);
     if (s == STATUS_OK) s = take_memory(e, error);
-    e->info.taken_bytes = model_weight_bytes(e->model) + model_scratch_bytes(e->model, e->device, &limits) +
-                          e->info.plan.pool_bytes + e->host_bytes;
+    e->info.taken_bytes = model_weight_bytes(e->model) + model_mtp_bytes(e->model) +
+                          model_scratch_bytes(e->model, e->device, &limits) + e->info.plan.pool_bytes + e->host_bytes;
     if (s == STATUS_OK)
         s = queue_create((size_t)o->queue + (size_t)o->parallel, sizeof(struct request *), &e->mailbox, error);
     if (s == STATUS_OK) s = passes_open(e, error);
@@ -259,6 +271,8 @@ void engine_close_streams(struct engine *e) {
     free(e->running);
     free(e->lanes);
     free(e->windows);
+    free(e->asking);
+    free(e->chain);
     free(e->ids);
     free(e->params);
     free(e->results);
@@ -271,6 +285,8 @@ void engine_close_streams(struct engine *e) {
     e->running = NULL;
     e->lanes = NULL;
     e->windows = NULL;
+    e->asking = NULL;
+    e->chain = NULL;
     e->ids = NULL;
     e->params = NULL;
     e->results = NULL;

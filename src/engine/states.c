@@ -4,7 +4,18 @@
 
 static void add(void *context, const void *bytes, size_t n) { EVP_DigestUpdate(context, bytes, n); }
 
-void states_report(struct engine *e, const struct request *r) {
+typedef void visit_fn(struct model *m, const struct lane *lane, const void *pages, model_visit_fn *fn, void *context);
+
+static bool digest(struct engine *e, const struct lane *lane, visit_fn *visit, unsigned char *sha256) {
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
+    bool ok = context != NULL && EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1;
+    if (ok) visit(e->model, lane, e->memory, add, context);
+    ok = ok && EVP_DigestFinal_ex(context, sha256, NULL) == 1;
+    EVP_MD_CTX_free(context);
+    return ok; // a report that is missing is red
+}
+
+void states_report(struct engine *e, struct request *r) {
     if (e->options.on_state == NULL) return;
     struct state_report report = {.request = r->number, .position = r->n_rows_done};
     struct lane lane = {.position = r->n_rows_done,
@@ -12,14 +23,12 @@ void states_report(struct engine *e, const struct request *r) {
                         .pages = r->claim.pages,
                         .n_page = r->claim.n_page,
                         .run = engine_run(e, r->claim.run)};
-    EVP_MD_CTX *digest = EVP_MD_CTX_new();
-    if (digest == NULL || EVP_DigestInit_ex(digest, EVP_sha256(), NULL) != 1) {
-        EVP_MD_CTX_free(digest);
-        return; // a report that is missing is red
-    }
     model_commit(e->model, &lane);
-    model_visit_lane(e->model, &lane, e->memory, add, digest);
-    EVP_DigestFinal_ex(digest, report.sha256, NULL);
-    EVP_MD_CTX_free(digest);
-    e->options.on_state(e->options.on_pass_context, &report);
+    bool ok = digest(e, &lane, model_visit_lane, report.sha256);
+    if (e->has_mtp && r->may_draft) {
+        mtp_drafts_finish(e, r);
+        lane.position++; // it has the last token too
+        ok = ok && digest(e, &lane, model_visit_mtp, report.mtp_sha256);
+    }
+    if (ok) e->options.on_state(e->options.on_pass_context, &report);
 }

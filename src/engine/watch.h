@@ -19,6 +19,7 @@ struct state_report {
     int64_t request;
     int32_t position; // rows that the lane holds
     unsigned char sha256[32];
+    unsigned char mtp_sha256[32]; // of the MTP head's keys and values up to `position`; zeros where it does not draft
 };
 typedef void state_fn(void *context, const struct state_report *report);
 

@@ -68,7 +68,7 @@ static struct engine_options options_of(struct gate *g, const struct arm *a) {
 }
 
 enum status arms_open(struct gate *g, struct error *e) {
-    struct arm first = {.parallel = 1, .context = 256};
+    struct arm first = {.parallel = 1, .context = 256, .drafts = {.mtp = true}}; // the head's weights are loaded once
     struct engine_options o = options_of(g, &first);
     pthread_mutex_init(&g->lock, NULL);
     return engine_create(&o, &g->engine, e);
@@ -225,6 +225,9 @@ static void judge_state(const struct gate *g, const struct gate_case *c, const s
                         ref->state.position);
         if (memcmp(s->sha256, ref->state.sha256, sizeof s->sha256) != 0)
             verdict_red(v, "%s: its lane ends with other bytes than alone", c->name);
+        if (g->arm.drafts.mtp && ref->head_known &&
+            memcmp(s->mtp_sha256, ref->state.mtp_sha256, sizeof s->mtp_sha256) != 0)
+            verdict_red(v, "%s: the model's head ends with other bytes than alone", c->name);
         return;
     }
     verdict_red(v, "%s: nothing is known of the state that its lane ends with", c->name);

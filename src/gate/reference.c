@@ -36,6 +36,30 @@ enum status reference_prepare(struct gate *g, bool fp8, const struct job *jobs, 
     return s;
 }
 
+static enum status run_head(struct gate *g, bool fp8, int32_t which, struct reference *ref, struct error *e) {
+    struct arm alone = {.fp8 = fp8,
+                        .parallel = 1,
+                        .pass_rows = 64,
+                        .in_process = true,
+                        .drafts = {.mtp = true, .forced = true, .max_window = 2}};
+    struct job j = {.which = which, .reply = REPLY_MOST, .cancel_at = -1};
+    enum status s = arms_start(g, &alone, e);
+    if (s == STATUS_OK) s = arms_run(g, &j, 1, true, e);
+    if (s == STATUS_OK) memcpy(ref->state.mtp_sha256, g->states[0].mtp_sha256, sizeof ref->state.mtp_sha256);
+    ref->head_known = s == STATUS_OK;
+    jobs_free(&j, 1);
+    return s;
+}
+
+enum status reference_prepare_head(struct gate *g, bool fp8, const struct job *jobs, int32_t n, struct error *e) {
+    enum status s = reference_prepare(g, fp8, jobs, n, e);
+    for (int32_t i = 0; i < n && s == STATUS_OK; i++) {
+        struct reference *ref = &g->references[(fp8 ? CASES_MAX : 0) + jobs[i].which];
+        if (!ref->head_known) s = run_head(g, fp8, jobs[i].which, ref, e);
+    }
+    return s;
+}
+
 void references_free(struct gate *g) {
     for (int32_t i = 0; i < 2 * CASES_MAX && g->references != NULL; i++) {
         free(g->references[i].tokens);

@@ -4,17 +4,18 @@
 static layer_fn *const mixers[] = {[LAYER_DELTA] = layer_delta, [LAYER_ATTENTION] = layer_attention};
 static layer_fn *const feed_forwards[] = {[MODEL_QWEN35] = layer_mlp, [MODEL_QWEN35_MOE] = layer_moe};
 
-static struct walk begin_walk(struct model *m, const struct batch *b, void *pages) {
+struct walk walk_begin(struct model *m, const struct batch *b, void *pages) {
     struct walk w = {
         .m = m, .device = m->device, .ops = m->device->ops, .batch = b, .pages = pages, .scratch = m->scratch};
     struct scratch *s = &w.scratch;
     struct tensor *const tensors[] = {
-        &s->x,           &s->hidden,        &s->attention.qg, &s->attention.k,    &s->attention.v,
-        &s->attention.q, &s->attention.out, &s->delta.m,      &s->delta.c,        &s->delta.z,
-        &s->delta.a,     &s->delta.b,       &s->delta.out,    &s->mlp.gate,       &s->mlp.up,
-        &s->moe.x,       &s->moe.gate,      &s->moe.up,       &s->moe.shared_out,
+        &s->x,           &s->hidden,      &s->before,         &s->mtp_both, &s->attention.qg, &s->attention.k,
+        &s->attention.v, &s->attention.q, &s->attention.out,  &s->delta.m,  &s->delta.c,      &s->delta.z,
+        &s->delta.a,     &s->delta.b,     &s->delta.out,      &s->mlp.gate, &s->mlp.up,       &s->moe.x,
+        &s->moe.gate,    &s->moe.up,      &s->moe.shared_out,
     };
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) tensors[i]->n_row = b->n_row;
+    m->n_row = b->n_row;
     w.ops->begin(w.device, b);
     return w;
 }
@@ -28,6 +29,18 @@ void layer_add(const struct walk *w, struct tensor out, const struct weight *wei
         .residual = w->scratch.x,
     };
     w->ops->linear(w->device, &project);
+}
+
+void layer_feed_forward(const struct walk *w, const struct layer_weights *weights, int64_t nth) {
+    feed_forwards[w->m->config.family](w, weights, nth);
+}
+
+static void copy_taps(const struct walk *w, int64_t layer) {
+    const struct model_drafts *d = &w->m->drafts;
+    const struct tensor *x = &w->scratch.x;
+    size_t bytes = (size_t)(w->batch->n_row * x->n_col) * dtype_bytes(x->dtype);
+    for (int i = 0; i < d->n_taps; i++)
+        if (d->taps[i] == layer) w->device->copy(w->device, w->scratch.taps[i].data, x->data, bytes);
 }
 
 // From ids to scratch.hidden, the stream after the final norm.
@@ -44,7 +57,8 @@ static void run_layers(const struct walk *w) {
     for (int64_t i = 0; i < c->n_layers; i++) {
         enum layer_kind kind = c->layers[i];
         mixers[kind](w, &weights->layers[i], n_of_kind[kind]++);
-        feed_forwards[c->family](w, &weights->layers[i], i);
+        layer_feed_forward(w, &weights->layers[i], i);
+        copy_taps(w, i);
     }
     struct norm_args norm = {
         .x = w->scratch.x,
@@ -116,8 +130,9 @@ enum status model_prompt(struct model *m, const struct prompt_pass *pass, struct
         .lanes = pass->lane,
         .keeps = pass->keeps,
     };
-    struct walk w = begin_walk(m, &b, pass->pages);
+    struct walk w = walk_begin(m, &b, pass->pages);
     run_layers(&w);
+    if (m->drafts.mtp) mtp_after_prompt(&w);
     if (pass->want == LOGITS_NONE) return STATUS_OK;
     if (pass->want == LOGITS_ALL) {
         copy_all_logits(&w, pass->all);
@@ -154,7 +169,7 @@ enum status model_round(struct model *m, const struct round *round, struct tenso
         .ids = round->ids,
         .lanes = round->lanes,
     };
-    struct walk w = begin_walk(m, &b, round->pages);
+    struct walk w = walk_begin(m, &b, round->pages);
     run_layers(&w);
     *logits = output_logits(&w, 0, b.n_row);
     return STATUS_OK;

@@ -11,14 +11,18 @@ struct model {
     struct checkpoint *checkpoint;
     struct model_config config;
     struct model_weights *weights;
-    int64_t weight_bytes;
+    int64_t weight_bytes, mtp_bytes;
     float *inv_freq; // [n_rotary / 2]: theta^(-2 i / n_rotary)
+
+    struct model_drafts drafts;
+    bool mtp_is_there; // the head's weights are where the device can read them
 
     // From model_load on.
     struct device *device;
     struct model_limits limits;
     struct run_layout run;
     struct page_layout page;
+    int64_t n_row;        // of the newest call
     void *memory;         // device: what scratch lies in
     void *device_weights; // where the device has memory of its own; else NULL, as device_inv_freq
     float *device_inv_freq;
@@ -41,6 +45,17 @@ struct walk {
 typedef void layer_fn(const struct walk *w, const struct layer_weights *weights, int64_t nth);
 
 layer_fn layer_attention, layer_delta, layer_mlp, layer_moe;
+
+struct walk walk_begin(struct model *m, const struct batch *b, void *pages); // for the batch's rows
+// The feed-forward block that all layers of the model have.
+void layer_feed_forward(const struct walk *w, const struct layer_weights *weights, int64_t nth);
+
+// The beginning of layer_attention: projections, and the rows' keys and values stored.
+layer_fn layer_attention_store;
+
+// ---- mtp.c ----
+// After the layers of a prompt pass: the head's keys and values of its rows, and what the next pass and keeps need.
+void mtp_after_prompt(const struct walk *w);
 
 // The end of a block: scratch.x = scratch.x + out weight^T.
 void layer_add(const struct walk *w, struct tensor out, const struct weight *weight);

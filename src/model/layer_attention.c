@@ -13,7 +13,7 @@ struct kv_layer model_kv_layer(const struct walk *w, int64_t nth) {
     };
 }
 
-void layer_attention(const struct walk *w, const struct layer_weights *weights, int64_t nth) {
+void layer_attention_store(const struct walk *w, const struct layer_weights *weights, int64_t nth) {
     const struct model_config *c = &w->m->config;
     const struct scratch *s = &w->scratch;
     struct linear_args project = {
@@ -42,6 +42,12 @@ void layer_attention(const struct walk *w, const struct layer_weights *weights, 
         .q_out = s->attention.q,
     };
     w->ops->qk_store(w->device, &store);
+}
+
+void layer_attention(const struct walk *w, const struct layer_weights *weights, int64_t nth) {
+    const struct model_config *c = &w->m->config;
+    const struct scratch *s = &w->scratch;
+    layer_attention_store(w, weights, nth);
     struct attention_args attend = {
         .batch = w->batch,
         .q = s->attention.q,
@@ -51,6 +57,7 @@ void layer_attention(const struct walk *w, const struct layer_weights *weights, 
         .head_dim = (int)c->head_dim,
         .scale = 1.0f / sqrtf((float)c->head_dim),
         .kv = model_kv_layer(w, nth),
+        .first_key = nth < c->n_attention_layers ? 0 : 1, // an MTP head's first row does not exist (mtp.h)
         .out = s->attention.out,
     };
     w->ops->attention(w->device, &attend);

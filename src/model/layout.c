@@ -16,6 +16,19 @@ struct run_layout run_lay_out(const struct model_config *c, int32_t max_window, 
     return l;
 }
 
+void run_add_drafts(struct run_layout *l, const struct model_config *c, int32_t max_window, enum dtype activation,
+                    bool mtp, int64_t lane_bytes) {
+    must(lane_bytes % LAYOUT_ALIGN == 0);
+    l->hidden_rows = mtp ? 2 * max_window : 0; // a round's rows, and as many that wait
+    l->hidden_row_bytes = c->n_hidden * (int64_t)dtype_bytes(activation);
+    l->hidden_start = l->log_start;
+    l->drafter_start = l->hidden_start + align_up(l->hidden_rows * l->hidden_row_bytes);
+    int64_t more = l->drafter_start + lane_bytes - l->log_start;
+    l->log_start += more;
+    l->kept_bytes += more;
+    l->bytes += more;
+}
+
 struct page_layout page_lay_out(const struct model_config *c, int32_t page_rows, enum dtype kv) {
     must(page_rows > 0 && (kv == DTYPE_F32 || kv == DTYPE_BF16 || kv == DTYPE_E4M3));
     int64_t n_vector = 2 * c->n_kv_heads * page_rows; // keys and values of one layer
@@ -84,14 +97,30 @@ static void lay_out_feed_forward(const struct model_config *c, enum dtype activa
     cur->used = start;
 }
 
-int64_t scratch_lay_out(const struct model_config *c, enum dtype activation, int64_t n_rows, int64_t n_logits,
-                        void *base, struct scratch *out) {
+static void lay_out_drafts(const struct model_config *c, const struct scratch_shape *shape, struct cursor *cur,
+                           struct scratch *s) {
+    if (shape->mtp) {
+        s->mtp_in = take_tensor(cur, shape->activation, shape->n_logits, c->n_hidden);
+        s->mtp_both = take_tensor(cur, shape->activation, shape->n_rows, 2 * c->n_hidden);
+    }
+    for (int i = 0; i < shape->n_taps; i++)
+        s->taps[i] = take_tensor(cur, shape->activation, shape->n_rows, c->n_hidden);
+}
+
+int64_t scratch_lay_out(const struct model_config *c, const struct scratch_shape *shape, void *base,
+                        struct scratch *out) {
     struct cursor cur = {.base = base};
+    enum dtype activation = shape->activation;
     *out = (struct scratch){0};
-    out->x = take_tensor(&cur, activation, n_rows, c->n_hidden);
-    out->hidden = take_tensor(&cur, activation, n_rows, c->n_hidden);
-    out->logits = take_tensor(&cur, DTYPE_F32, n_logits, c->n_vocab);
-    lay_out_mixers(c, activation, n_rows, &cur, out);
-    lay_out_feed_forward(c, activation, n_rows, &cur, out);
+    out->x = take_tensor(&cur, activation, shape->n_rows, c->n_hidden);
+    int64_t row_bytes = c->n_hidden * (int64_t)dtype_bytes(activation);
+    take(&cur, row_bytes);
+    out->hidden = take_tensor(&cur, activation, shape->n_rows, c->n_hidden);
+    out->before = out->hidden;
+    if (base != NULL) out->before.data = (char *)out->hidden.data - row_bytes;
+    out->logits = take_tensor(&cur, DTYPE_F32, shape->n_logits, c->n_vocab);
+    lay_out_drafts(c, shape, &cur, out);
+    lay_out_mixers(c, activation, shape->n_rows, &cur, out);
+    lay_out_feed_forward(c, activation, shape->n_rows, &cur, out);
     return cur.most;
 }

@@ -42,6 +42,13 @@ static int64_t count_weight_bytes(const struct model_config *c, const struct mod
     return bytes;
 }
 
+static int64_t count_mtp_bytes(const struct model_config *c, const struct mtp_weights *mtp) {
+    if (!mtp->present) return 0;
+    int64_t bytes = matrix_bytes(&mtp->fc);
+    for (int64_t i = 0; i < mtp->n_layers; i++) bytes += layer_bytes(c, &mtp->layers[i]);
+    return bytes;
+}
+
 enum status model_open(const char *dir, struct model **out, struct error *e) {
     struct model *m = calloc(1, sizeof *m);
     if (m == NULL) return error_memory(e);
@@ -54,6 +61,7 @@ enum status model_open(const char *dir, struct model **out, struct error *e) {
         return st;
     }
     m->weight_bytes = count_weight_bytes(&m->config, m->weights);
+    m->mtp_bytes = count_mtp_bytes(&m->config, &m->weights->mtp);
     *out = m;
     return STATUS_OK;
 }
@@ -82,16 +90,51 @@ bool model_is_quantised(const struct model *m) {
 
 int64_t model_weight_bytes(const struct model *m) { return m->weight_bytes; }
 
+void model_set_drafts(struct model *m, const struct model_drafts *drafts) {
+    must(m->memory == NULL || !drafts->mtp || m->mtp_is_there);
+    must(drafts->n_taps >= 0 && drafts->n_taps <= MODEL_TAPS_MAX);
+    m->drafts = *drafts;
+    for (int i = 0; i < drafts->n_taps; i++) must(drafts->taps[i] >= 0 && drafts->taps[i] < m->config.n_layers);
+}
+
+const char *model_mtp_absence(const struct model *m) {
+    const struct mtp_weights *mtp = &m->weights->mtp;
+    if (!mtp->present) return mtp->absence;
+    return mtp->n_layers == 1 ? NULL : "the MTP head has more than one layer, which is not supported";
+}
+
+// A head's keys and values are one more attention layer's.
+static struct page_layout page_of(const struct model *m, int32_t page_rows, enum dtype kv) {
+    struct model_config c = m->config;
+    if (m->drafts.mtp) c.n_attention_layers++;
+    return page_lay_out(&c, page_rows, kv);
+}
+
+static struct run_layout run_of(const struct model *m, int32_t max_window, enum dtype activation) {
+    struct run_layout l = run_lay_out(&m->config, max_window, activation);
+    run_add_drafts(&l, &m->config, max_window, activation, m->drafts.mtp, m->drafts.lane_bytes);
+    return l;
+}
+
 int64_t model_page_bytes(const struct model *m, int32_t page_rows, enum dtype kv) {
-    return page_lay_out(&m->config, page_rows, kv).page_bytes;
+    return page_of(m, page_rows, kv).page_bytes;
 }
 
 int64_t model_run_bytes(const struct model *m, int32_t max_window, enum dtype activation) {
-    return run_lay_out(&m->config, max_window, activation).bytes;
+    return run_of(m, max_window, activation).bytes;
 }
 
 int64_t model_kept_bytes(const struct model *m, int32_t max_window, enum dtype activation) {
-    return run_lay_out(&m->config, max_window, activation).kept_bytes;
+    return run_of(m, max_window, activation).kept_bytes;
+}
+
+int64_t model_mtp_bytes(const struct model *m) { return m->drafts.mtp ? m->mtp_bytes : 0; }
+
+void *model_lane_drafter(const struct model *m, void *run) { return (char *)run + m->run.drafter_start; }
+
+struct tensor model_tap(const struct model *m, int i) {
+    must(i >= 0 && i < m->drafts.n_taps);
+    return tensor_rows(m->scratch.taps[i], 0, m->n_row);
 }
 
 static int64_t round_rows(const struct model_limits *l) { return (int64_t)l->max_lanes * l->max_window; }
@@ -102,7 +145,7 @@ static struct device_limits limits_of_device(const struct model_config *c, const
     return (struct device_limits){
         .max_rows = l->pass_rows,
         .max_round_rows = round_rows(l),
-        .max_in = most(width, most(n_query, n_value)),
+        .max_in = most(2 * c->n_hidden, most(width, most(n_query, n_value))), // 2 H: the MTP head's
         .max_out = most(most(width, c->n_experts), most(2 * n_query, config_n_channels(c))),
         .n_vocab = c->n_vocab,
         .head_dim = c->head_dim,
@@ -123,7 +166,12 @@ static struct device_limits limits_of_device(const struct model_config *c, const
 
 static int64_t lay_out_scratch(const struct model *m, enum dtype activation, const struct model_limits *l, void *base,
                                struct scratch *out) {
-    return scratch_lay_out(&m->config, activation, most(l->pass_rows, round_rows(l)), round_rows(l), base, out);
+    struct scratch_shape shape = {.activation = activation,
+                                  .n_rows = most(l->pass_rows, round_rows(l)),
+                                  .n_logits = round_rows(l),
+                                  .mtp = m->drafts.mtp,
+                                  .n_taps = m->drafts.n_taps};
+    return scratch_lay_out(&m->config, &shape, base, out);
 }
 
 int64_t model_scratch_bytes(const struct model *m, struct device *d, const struct model_limits *limits) {
@@ -161,8 +209,8 @@ static enum status take_scratch(struct model *m, const struct model_limits *limi
     lay_out_scratch(m, d->activation, limits, memory, &m->scratch);
     m->memory = memory;
     m->limits = *limits;
-    m->run = run_lay_out(&m->config, limits->max_window, d->activation);
-    m->page = page_lay_out(&m->config, limits->page_rows, limits->kv);
+    m->run = run_of(m, limits->max_window, d->activation);
+    m->page = page_of(m, limits->page_rows, limits->kv);
     return STATUS_OK;
 }
 
@@ -185,8 +233,8 @@ static enum status bring_weights(struct model *m, struct device *d, model_progre
         return checkpoint_prefetch(m->checkpoint, progress == NULL ? NULL : report_progress, &p, e);
     }
     struct device_progress p = {progress, context, m->weight_bytes};
-    enum status st = weights_to_device(m->weights, &m->config, d, progress == NULL ? NULL : report_copied, &p,
-                                       &m->device_weights, e);
+    enum status st = weights_to_device(m->weights, &m->config, m->drafts.mtp, d,
+                                       progress == NULL ? NULL : report_copied, &p, &m->device_weights, e);
     if (st != STATUS_OK) return st;
     size_t bytes = (size_t)(m->config.n_rotary / 2) * sizeof *m->inv_freq;
     m->device_inv_freq = d->alloc(d, bytes);
@@ -198,6 +246,7 @@ static enum status bring_weights(struct model *m, struct device *d, model_progre
 enum status model_load(struct model *m, struct device *d, const struct model_limits *limits,
                        model_progress_fn *progress, void *context, struct error *e) {
     must(m->memory == NULL);
+    m->mtp_is_there = m->drafts.mtp || d->memory == NULL;
     m->device = d; // what is taken from here on is given back with the model
     enum status st = bring_weights(m, d, progress, context, e);
     return st == STATUS_OK ? take_scratch(m, limits, e) : st;

@@ -24,6 +24,18 @@ bool model_is_quantised(const struct model *m);
 int64_t model_weight_bytes(const struct model *m); // in the checkpoint, of the tensors that are used
 int64_t model_round_bytes(const struct model *m);  // of them, what a round of one row reads: the floor of decoding
 
+// What drafting needs of the model, all zero: nothing. To be set before anything that depends on it is asked for: sizes,
+// model_load, model_set_limits. A head that was not there at model_load cannot come later, where weights are copied.
+struct model_drafts {
+    bool mtp;            // the MTP head; model_mtp_absence has to be NULL
+    const int32_t *taps; // [n_taps] layers; the caller's, as long as they are set
+    int n_taps;          // up to MODEL_TAPS_MAX
+    int64_t lane_bytes;  // of each lane run for a drafter's own, a multiple of 256, among what is kept
+};
+void model_set_drafts(struct model *m, const struct model_drafts *drafts);
+const char *model_mtp_absence(const struct model *m); // why there is no head, as a sentence; NULL: there is one
+int64_t model_mtp_bytes(const struct model *m);       // weights of the head, where drafting needs it
+
 // What streams need, from the configuration alone.
 int64_t model_page_bytes(const struct model *m, int32_t page_rows, enum dtype kv);
 int64_t model_run_bytes(const struct model *m, int32_t max_window, enum dtype activation);
@@ -83,6 +95,10 @@ struct round {
 // Runs a round: logits is [n_row, V] f32 on the device, valid until the next call.
 enum status model_round(struct model *m, const struct round *round, struct tensor *logits, struct error *e);
 
+// The stream behind layer taps[i], rows of the newest pass or round, until the next call: [n_row, H].
+struct tensor model_tap(const struct model *m, int i);
+void *model_lane_drafter(const struct model *m, void *run); // a drafter's own part of a run
+
 // Folds a lane's pending rows into the recurrent states of all layers, so that they can be saved or compared.
 void model_commit(struct model *m, const struct lane *lane);
 
@@ -91,6 +107,8 @@ void model_commit(struct model *m, const struct lane *lane);
 // attention layer keys and values before lane->position.
 typedef void model_visit_fn(void *context, const void *bytes, size_t n);
 void model_visit_lane(struct model *m, const struct lane *lane, const void *pages, model_visit_fn *fn, void *context);
+// The same of the MTP head's keys and values.
+void model_visit_mtp(struct model *m, const struct lane *lane, const void *pages, model_visit_fn *fn, void *context);
 
 // For tests: overwrites all scratch, the device's own included, with bytes 0xff, which read as NaN.
 void model_poison(struct model *m);

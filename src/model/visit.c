@@ -29,11 +29,11 @@ static void visit_delta_layer(const struct visitor *v, int64_t i) {
         visit(v, base + run_ring_offset(run, i) + p % run->ring_rows * row_bytes, row_bytes);
 }
 
-static void visit_attention_layer(const struct visitor *v, const char *pages, int64_t i) {
+static void visit_attention_layer(const struct visitor *v, const char *pages, int64_t i, int64_t first) {
     const struct model_config *c = &v->m->config;
     const struct page_layout *l = &v->m->page;
     int64_t n_row = v->m->limits.page_rows, row_bytes = c->head_dim * (int64_t)dtype_bytes(v->m->limits.kv);
-    for (int64_t p = 0; p < v->lane->position; p++) {
+    for (int64_t p = first; p < v->lane->position; p++) {
         const char *page = pages + v->lane->pages[p / n_row] * l->page_bytes;
         for (int64_t h = 0; h < 2 * c->n_kv_heads; h++) { // keys of all heads, then values
             int64_t row = h * n_row + p % n_row;
@@ -47,5 +47,10 @@ static void visit_attention_layer(const struct visitor *v, const char *pages, in
 void model_visit_lane(struct model *m, const struct lane *lane, const void *pages, model_visit_fn *fn, void *context) {
     struct visitor v = {m, lane, fn, context};
     for (int64_t i = 0; i < m->config.n_delta_layers; i++) visit_delta_layer(&v, i);
-    for (int64_t i = 0; i < m->config.n_attention_layers; i++) visit_attention_layer(&v, pages, i);
+    for (int64_t i = 0; i < m->config.n_attention_layers; i++) visit_attention_layer(&v, pages, i, 0);
+}
+
+void model_visit_mtp(struct model *m, const struct lane *lane, const void *pages, model_visit_fn *fn, void *context) {
+    struct visitor v = {m, lane, fn, context};
+    visit_attention_layer(&v, pages, m->config.n_attention_layers, 1); // no row sees the first
 }

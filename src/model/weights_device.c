@@ -61,7 +61,15 @@ static void move_layer(struct mover *m, const struct model_config *c, struct lay
     move_vector(m, &l->out_norm, c->value_dim);
 }
 
-static void move_all(struct mover *m, const struct model_config *c, struct model_weights *w) {
+static void move_mtp(struct mover *m, const struct model_config *c, struct mtp_weights *mtp) {
+    move_matrix(m, &mtp->fc);
+    move_vector(m, &mtp->embedding_norm, c->n_hidden);
+    move_vector(m, &mtp->hidden_norm, c->n_hidden);
+    move_vector(m, &mtp->norm, c->n_hidden);
+    for (int64_t i = 0; i < mtp->n_layers; i++) move_layer(m, c, &mtp->layers[i]);
+}
+
+static void move_all(struct mover *m, const struct model_config *c, struct model_weights *w, bool mtp) {
     m->used = 0;
     move_matrix(m, &w->embedding);
     if (c->tied)
@@ -70,17 +78,18 @@ static void move_all(struct mover *m, const struct model_config *c, struct model
         move_matrix(m, &w->output);
     move_vector(m, &w->final_norm, c->n_hidden);
     for (int64_t i = 0; i < c->n_layers; i++) move_layer(m, c, &w->layers[i]);
+    if (mtp) move_mtp(m, c, &w->mtp);
 }
 
-enum status weights_to_device(struct model_weights *w, const struct model_config *c, struct device *d,
+enum status weights_to_device(struct model_weights *w, const struct model_config *c, bool mtp, struct device *d,
                               weights_progress_fn *progress, void *context, void **memory, struct error *e) {
     struct mover m = {.device = d, .progress = progress, .context = context};
-    move_all(&m, c, w);
+    move_all(&m, c, w, mtp);
     m.memory = d->alloc(d, (size_t)m.used);
     if (m.memory == NULL)
         return error_set(e, STATUS_MEMORY, "%s has no %.2f GiB for the weights", d->name,
                          (double)m.used / (1024.0 * 1024.0 * 1024.0));
     *memory = m.memory;
-    move_all(&m, c, w);
+    move_all(&m, c, w, mtp);
     return d->sync(d, e);
 }

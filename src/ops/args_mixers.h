@@ -22,10 +22,11 @@ struct qk_store_args {
     struct tensor q_out; // [T, Hq * D]
 };
 
-// out[t][h] = round(softmax_{j <= position t}(q[t][h] . K[h / (Hq / Hkv)][j] * scale) V[..][j] * sigmoid(gate[t][h]))
+// out[t][h] = round(softmax_{first_key <= j <= position t}(q[t][h] . K[h / (Hq / Hkv)][j] * scale) V[..][j] * sigmoid(gate[t][h]))
 // with gate = columns [D, 2 D) of head h of qg; K and V are read in stored form through the lane's page table, the
 // batch's own rows included. FORM_PROMPT: one online-softmax chain over absolute tiles of 64 keys. FORM_ROWS: partial
-// results of absolute chunks of 512 keys (each a chain over its 64-key tiles), merged in chunk order.
+// results of absolute chunks of 512 keys (each a chain over its 64-key tiles), merged in chunk order. A row that sees no
+// key gets zeros.
 struct attention_args {
     const struct batch *batch;
     struct tensor q;  // [T, Hq * D]
@@ -33,6 +34,7 @@ struct attention_args {
     int n_head, n_kv_head, head_dim;
     float scale;
     struct kv_layer kv;
+    int first_key;     // 0 or 1: the position of the first key that any row sees
     struct tensor out; // [T, Hq * D]
 };
 

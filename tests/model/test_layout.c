@@ -146,11 +146,13 @@ static void must_be_apart(const struct piece *pieces, int n, const char *base, i
 static void check_scratch(const struct model_config *c, enum dtype activation) {
     enum { ROWS = 130, LOGITS = 3 };
     struct scratch s;
-    int64_t bytes = scratch_lay_out(c, activation, ROWS, LOGITS, NULL, &s);
+    struct scratch_shape shape = {
+        .activation = activation, .n_rows = ROWS, .n_logits = LOGITS, .mtp = true, .n_taps = 2};
+    int64_t bytes = scratch_lay_out(c, &shape, NULL, &s);
     assert_null(s.x.data);
     char *base = malloc((size_t)bytes);
     assert_non_null(base);
-    assert_int_equal(scratch_lay_out(c, activation, ROWS, LOGITS, base, &s), bytes);
+    assert_int_equal(scratch_lay_out(c, &shape, base, &s), bytes);
     struct piece own[] = {piece_of(s.x), piece_of(s.hidden), piece_of(s.logits)};
     struct piece attention[8] = {own[0],
                                  own[1],

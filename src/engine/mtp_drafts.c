@@ -1,0 +1,118 @@
+// Drafts of the model's own head, for all lanes that want them in one batch a step, and what the head is given of each
+// reply. Plain rounds cost it nothing but a copy: their hidden rows wait in the lane's run until the head drafts, or
+// until no more have room there.
+#include "engine/internal.h"
+#include "model/mtp.h"
+#include <math.h>
+
+static bool has_head(const struct engine *e, const struct request *r) { return e->has_mtp && r->may_draft; }
+
+// Positions whose hidden rows wait, that of the last token included.
+static int32_t count_waiting(const struct request *r) { return r->n_rows_done - r->drafting.n_absorbed + 1; }
+
+// The next n rows of a lane, as part of a batch; returns the batch's rows then.
+static int32_t add_rows(struct engine *e, struct request *r, int32_t i, int32_t row, int32_t n) {
+    struct lane lane = schedule_lane(e, r, row, n);
+    lane.position = r->drafting.n_absorbed;
+    for (int32_t k = 0; k < n; k++) e->ids[row + k] = request_token_at(r, lane.position + k);
+    fault_before_absorb(e, &lane);
+    e->lanes[i] = lane;
+    r->drafting.n_absorbed += n;
+    return row + n;
+}
+
+static struct round round_of(const struct engine *e, int32_t n_lane, int32_t n_row) {
+    return (struct round){.lanes = e->lanes, .n_lane = n_lane, .n_row = n_row, .ids = e->ids, .pages = e->memory};
+}
+
+// Of each lane as many of the oldest waiting rows as leave at most `most`.
+static void absorb(struct engine *e, struct request *const *who, int32_t n, int32_t most) {
+    int32_t n_lane = 0, row = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t over = has_head(e, who[i]) ? count_waiting(who[i]) - most : 0;
+        if (over > e->info.plan.max_window) over = e->info.plan.max_window;
+        if (over > 0) row = add_rows(e, who[i], n_lane++, row, over);
+    }
+    struct round rows = round_of(e, n_lane, row);
+    if (n_lane > 0) mtp_absorb(e->model, &rows, NULL);
+}
+
+void mtp_drafts_make_room(struct engine *e) { absorb(e, e->running, e->n_running, e->info.plan.max_window); }
+
+void mtp_drafts_keep(struct engine *e, int32_t i) {
+    if (has_head(e, e->running[i])) mtp_keep(e->model, &e->lanes[i], e->windows[i].n_taken);
+}
+
+void mtp_drafts_finish(struct engine *e, struct request *r) {
+    if (!has_head(e, r)) return;
+    while (count_waiting(r) > 0) absorb(e, &r, 1, 0);
+}
+
+// ---- proposing ----
+
+// Draws step's drafts of n lanes from rows 0 to n of logits.
+static bool draw_step(struct engine *e, struct tensor logits, int32_t n, int32_t step) {
+    for (int32_t i = 0; i < n; i++) {
+        tokens_prepare_draw(e->asking[i], step, &e->params[i]);
+        e->params[i].n_top = 0; // for the confidence
+    }
+    tokens_draw(e, logits, 0, n);
+    return tokens_wait(e);
+}
+
+// Takes the drawn drafts; those that go on are moved to the front, and chain[i] is where the ith of them was.
+static int32_t take_step(struct engine *e, int32_t n, int32_t step, int32_t *chain) {
+    int32_t left = 0;
+    for (int32_t i = 0; i < n; i++) {
+        struct request *r = e->asking[i];
+        struct drafting *d = &r->drafting;
+        d->ids[step + 1] = e->results[i].id;
+        d->n_row = step + 2;
+        d->confidence *= expf(e->results[i].logprob);
+        if (r->has_penalty) seen_add(&r->seen, e->results[i].id, true);
+        if (step + 1 >= d->n_want || d->confidence < d->least_confidence) continue;
+        chain[left] = i;
+        e->asking[left++] = r;
+    }
+    return left;
+}
+
+static void prepare_step(struct engine *e, int32_t n, int32_t step) {
+    for (int32_t i = 0; i < n; i++) {
+        struct request *r = e->asking[i];
+        e->lanes[i] = schedule_lane(e, r, i, 1);
+        e->lanes[i].position = r->n_rows_done + step;
+        e->ids[i] = r->drafting.ids[step];
+    }
+}
+
+static void forget_path(struct request *r) {
+    const struct drafting *d = &r->drafting;
+    for (int32_t k = d->n_row - 1; r->has_penalty && k > 0; k--) seen_remove(&r->seen, d->ids[k], d->n_seen);
+}
+
+bool mtp_drafts_propose(struct engine *e, int32_t n) {
+    struct tensor logits;
+    int32_t row = 0, *chain = e->chain;
+    absorb(e, e->asking, n, e->info.plan.max_window);
+    for (int32_t i = 0; i < n; i++) {
+        struct drafting *d = &e->asking[i]->drafting;
+        d->confidence = 1;
+        d->source = DRAFT_MTP;
+        d->n_seen = e->asking[i]->seen.n;
+        row = add_rows(e, e->asking[i], i, row, count_waiting(e->asking[i]));
+    }
+    struct round rows = round_of(e, n, row);
+    mtp_absorb(e->model, &rows, &logits);
+    for (int32_t step = 0; n > 0; step++) {
+        if (!draw_step(e, logits, n, step)) return false;
+        n = take_step(e, n, step, chain);
+        if (n == 0) break;
+        prepare_step(e, n, step + 1);
+        rows = round_of(e, n, n);
+        mtp_chain(e->model, &rows, chain, &logits);
+    }
+    for (int32_t i = 0; i < e->n_running; i++)
+        if (e->running[i]->drafting.source == DRAFT_MTP) forget_path(e->running[i]);
+    return true;
+}
