@@ -69,6 +69,7 @@ static enum status start_request(struct engine *e, const struct cell *c, uint64_
                                .n_prompt = c->n_prompt,
                                .max_tokens = c->n_decode + 1, // the first one comes out of the prompt's last pass
                                .ignore_eos = true,
+                               .draft = true,
                                .draw = {.top_p = 1, .repetition = 1, .n_top = -1}};
     enum status s = engine_submit(e, &p, out, error);
     free(ids);
@@ -235,12 +236,13 @@ int cmd_bench(int argc, char **argv) {
     int exit_code;
     const char *dir = NULL;
     if (!options_parse(VERB_BENCH, argc, argv, &o, &exit_code)) return exit_code;
-    if (o.n_args > 1) {
+    bool acceptance = o.n_args > 0 && strcmp(o.args[0], "acceptance") == 0;
+    if (o.n_args > 1 + acceptance) {
         fprintf(stderr, "tokenfold: bench takes one MODEL at most\n");
         return EXIT_USAGE;
     }
-    enum status s = options_find_model(o.n_args == 1 ? o.args[0] : NULL, &dir, &e);
-    if (s == STATUS_OK) s = run_bench(&o, dir, &e);
+    enum status s = options_find_model(o.n_args > acceptance ? o.args[acceptance] : NULL, &dir, &e);
+    if (s == STATUS_OK) s = acceptance ? bench_acceptance(&o, dir, &e) : run_bench(&o, dir, &e);
     if (s == STATUS_OK) return 0;
     fprintf(stderr, "tokenfold: %s\n", e.text);
     return s == STATUS_INVALID ? EXIT_USAGE : EXIT_FAILED;

@@ -46,6 +46,7 @@ static enum status submit(struct chat *c, bool *starts_in_think, struct request 
                                    .last_turn = turns.previous,
                                    .history_end = turns.last,
                                    .max_tokens = c->options->max_tokens,
+                                   .draft = true,
                                    .has_seed = c->options->seed >= 0};
         options_get_sampling(c->options, &c->info->config->sampling, &p.draw);
         *starts_in_think = prompt.starts_in_think;

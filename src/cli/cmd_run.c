@@ -169,6 +169,7 @@ static enum status reply(struct run *r, struct error *e) {
         .max_tokens = o->max_tokens,
         .has_seed = o->seed >= 0,
         .ignore_eos = o->ignore_eos,
+        .draft = true,
     };
     options_get_sampling(o, &r->info->config->sampling, &p.draw);
     struct request *request;

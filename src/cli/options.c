@@ -1,5 +1,6 @@
 #include "cli/options.h"
 #include "cli/commands.h"
+#include "engine/drafts.h"
 #include "memory/profile.h"
 #include "model/model.h"
 #include <errno.h>
@@ -121,13 +122,18 @@ static const struct flag flags[] = {
      .help = "tries in a row that bring nothing, before giving up (5)"},
     {"headers-only", SET, AT(headers_only), VERB_SYNTH, .help = "leave the weights' bytes a hole in the file"},
 
-    {"no-drafts", NOT_BUILT, NO_VALUE, MODEL, .help = "plain decoding (drafting is not built yet)"},
-    {"drafter", NOT_BUILT, NO_VALUE, MODEL, .choices = "auto|none", .value = "auto|none|DIR",
-     .why = "drafting is not built yet"},
+    {"no-drafts", SET, AT(no_drafts), MODEL, .help = "plain decoding"},
+    {"drafter", CHOICE, AT(drafter), MODEL, .choices = "auto|none",
+     .help = "the checkpoint's own head, or none but copies of the context (auto)"},
+    {"mtp-drafts", INTEGER, AT(mtp_drafts), MODEL, 0, DRAFT_MAX_ROWS - 1, .value = "N",
+     .help = "most drafts that the head makes for a round; 0: what is measured to be fastest (0)"},
+    {"window", INTEGER, AT(window), VERB_BENCH, 0, DRAFT_MAX_ROWS, .value = "N",
+     .help = "rows of every window, drafts and one; 0: what is measured to be fastest (0)"},
+    {"documents", TEXT, AT(documents), VERB_BENCH, .value = "FILE",
+     .help = "of bench acceptance: what tools/train/acceptance_ids.py writes"},
     {"drafter-bits", NOT_BUILT, NO_VALUE, MODEL, .choices = "", .value = "4|0", .why = "drafting is not built yet"},
     {"drafter-dir", NOT_BUILT, NO_VALUE, VERB_SYNTH, .choices = "", .value = "DIR",
      .why = "DFlash2 drafters are not built yet"},
-    {"mtp-drafts", NOT_BUILT, NO_VALUE, MODEL, .choices = "0", .value = "N", .why = "drafting is not built yet"},
     {"slide", SET, AT(slide), MODEL, .help = "live weight learning (not built yet)"},
 };
 
@@ -143,6 +149,7 @@ static void set_defaults(struct options *o, enum verb verb) {
         .queue = 256,
         .drain_seconds = 30,
         .repeats = 3,
+        .drafter = "auto",
         .retries = 5,
         .backend = "auto",
         .compute = "auto",

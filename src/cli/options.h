@@ -67,6 +67,11 @@ struct options {
     bool json, raw, headers_only;
     const char *cells; // of bench; NULL: its own choice
     int64_t repeats;
+    bool no_drafts;
+    const char *drafter;        // "auto", "none" or a folder
+    int64_t mtp_drafts;         // most of a chain; 0: what is measured to be best
+    int64_t window;             // rows of every window; 0: what is measured to be best
+    const char *documents;      // of bench acceptance
     double cache_gib;           // of the prompt cache in host memory; NaN: its default
     const char *share_prefixes; // "all" or "per-key"
     bool controls, fresh;       // of gate
@@ -79,6 +84,9 @@ struct options {
 // Reads argv, whose first entry is the verb's name. False when the program is to end with *exit_code: after an error,
 // which has been printed, or after --help.
 bool options_parse(enum verb verb, int argc, char **argv, struct options *o, int *exit_code);
+
+// bench acceptance [MODEL]; cmd_bench_acceptance.c
+enum status bench_acceptance(const struct options *o, const char *dir, struct error *e);
 
 void options_print_flags(enum verb verb); // to stdout
 

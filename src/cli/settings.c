@@ -121,6 +121,15 @@ static int64_t cache_bytes(const struct options *o) {
     return isnan(o->cache_gib) ? PLAN_CACHE_DEFAULT : (int64_t)llround(o->cache_gib * (1 << 30));
 }
 
+static struct draft_options drafts_of(const struct options *o) {
+    if (o->no_drafts || o->window == 1) return (struct draft_options){0};
+    return (struct draft_options){.copies = true,
+                                  .mtp = strcmp(o->drafter, "none") != 0,
+                                  .max_chain = (int32_t)o->mtp_drafts,
+                                  .max_window = (int32_t)o->window,
+                                  .forced = o->window > 1};
+}
+
 struct engine_options options_for_engine(const struct options *o) {
     return (struct engine_options){
         // One stream is all that these verbs ever run.
@@ -134,6 +143,7 @@ struct engine_options options_for_engine(const struct options *o) {
         .kv_memory_bytes = o->kv_memory_bytes,
         .kv_dtype = wants_fp8(o) ? KV_FP8 : KV_OF_DEVICE,
         .cache_bytes = cache_bytes(o),
+        .drafts = drafts_of(o),
         .log_resumes = o->verb == VERB_SERVE,
     };
 }

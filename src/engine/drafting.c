@@ -1,4 +1,5 @@
 // Who drafts how much: the window that each running request brings to the coming round.
+#include "base/clock.h"
 #include "base/random.h"
 #include "engine/internal.h"
 
@@ -21,7 +22,7 @@ static int32_t count_right(const struct request *r, int32_t n) {
 }
 
 static int32_t propose_expected(struct request *r, int32_t *ids, int32_t n) {
-    if (r->drafting.n_expected == 0) return 0;
+    if (r->drafting.n_expected == 0 || r->drafting.kept != NULL) return 0;
     struct drafting *d = &r->drafting;
     int32_t left = d->n_expected - r->view.n_tokens;
     if (left < n) n = left;
@@ -36,38 +37,99 @@ static int32_t propose_expected(struct request *r, int32_t *ids, int32_t n) {
     return n;
 }
 
-// ---- all ----
+// ---- candidates ----
 
-// Drafts that need no forward pass. Returns whether the model's head is to be asked too.
-static bool propose(struct engine *e, struct request *r) {
+#define LONG_MATCH 8 // tokens of a match from which on a copy counts as a long one
+
+// Rows that the coming window may have: it gives as many tokens as rows at most.
+static int32_t most_rows(const struct engine *e, const struct request *r) {
+    int32_t left = r->max_tokens - r->view.n_tokens;
+    return r->may_draft ? (e->info.plan.max_window < left ? e->info.plan.max_window : left) : 1;
+}
+
+// Sets up the window with all drafts that need no forward pass; where there are none, the head may be asked.
+static void find_candidates(struct engine *e, struct request *r) {
     struct drafting *d = &r->drafting;
-    int32_t left = r->max_tokens - r->view.n_tokens; // a window gives as many tokens as it has rows, at most
-    int32_t most = e->info.plan.max_window < left ? e->info.plan.max_window : left, n_match;
+    int32_t most = most_rows(e, r), n = 0, n_match = 0, chain = e->options.drafts.max_chain;
     d->n_before = r->view.n_tokens;
     d->ids[0] = r->tokens[r->view.n_tokens - 1].id;
-    d->n_row = 1;
     d->source = DRAFT_NONE;
-    if (!r->may_draft || most < 2) return false;
-    int32_t n = propose_expected(r, d->ids + 1, most - 1);
-    if (n > 0) d->source = DRAFT_EXPECTED;
-    if (n == 0) {
-        n = copies_propose(r, d->ids + 1, most - 1, &n_match);
-        if (n > 0) d->source = DRAFT_COPY;
+    d->n_want = 0;
+    d->n_row = 1;
+    if (most < 2) return;
+    if ((n = propose_expected(r, d->ids + 1, most - 1)) > 0) {
+        d->source = DRAFT_EXPECTED;
+    } else if ((n = copies_propose(r, d->ids + 1, most - 1, &n_match)) > 0) {
+        d->source = DRAFT_COPY;
+        d->class = n_match < LONG_MATCH ? CLASS_SHORT_COPY : CLASS_LONG_COPY;
+    } else if (e->has_mtp && !e->options.drafts.expected) {
+        d->class = CLASS_HEAD;
+        d->n_want = chain > 0 && chain < most - 1 ? chain : most - 1;
     }
     d->n_row += n;
-    int32_t chain = e->options.drafts.max_chain;
-    d->n_want = chain > 0 && chain < most - 1 ? chain : most - 1;
-    d->least_confidence = 0;
-    return n == 0 && e->has_mtp && !e->options.drafts.expected;
+}
+
+// ---- how many of them ----
+
+static void weigh(const struct engine *e, const struct request *r, struct meter_lane *out) {
+    const struct drafting *d = &r->drafting;
+    double worth = 1;
+    out->by_head = d->n_want > 0;
+    out->n_most = out->by_head ? d->n_want : d->n_row - 1;
+    for (int32_t k = 0; k < out->n_most; k++)
+        out->worth[k] = worth *= meter_chance(e->meter, d->acceptance, d->class, k);
+}
+
+// A draft of the head must be worth the time of its row and of the step that makes the next one.
+static double least_confidence(const struct engine *e, int32_t n_row, int32_t n_head, double rate) {
+    double row_ns = meter_round_ns(e->meter, e->n_running, n_row) - meter_round_ns(e->meter, e->n_running, n_row - 1);
+    double step_ns = meter_head_ns(e->meter, n_head, 2) - meter_head_ns(e->meter, n_head, 1);
+    return rate * ((row_ns > 0 ? row_ns : 0) + (n_head > 0 ? step_ns / n_head : 0));
+}
+
+static void choose(struct engine *e) {
+    int32_t n_row = 0, n_head = 0;
+    for (int32_t i = 0; i < e->n_running; i++) weigh(e, e->running[i], &e->choices[i]);
+    double rate = meter_choose(e->meter, e->choices, e->n_running);
+    for (int32_t i = 0; i < e->n_running; i++) {
+        n_row += 1 + e->choices[i].n;
+        n_head += e->choices[i].by_head && e->choices[i].n > 0;
+    }
+    double least = least_confidence(e, n_row, n_head, rate);
+    for (int32_t i = 0; i < e->n_running; i++) {
+        struct drafting *d = &e->running[i]->drafting;
+        const struct meter_lane *l = &e->choices[i];
+        d->n_want = l->by_head ? l->n : 0;
+        d->n_row = l->by_head ? 1 : 1 + l->n;
+        d->least_confidence = (float)least;
+        if (l->n == 0) d->source = DRAFT_NONE;
+    }
 }
 
 bool drafting_propose(struct engine *e) {
     int32_t n = 0;
+    for (int32_t i = 0; i < e->n_running; i++) find_candidates(e, e->running[i]);
+    if (e->meter == NULL) return true;
+    if (!e->options.drafts.forced) choose(e);
     for (int32_t i = 0; i < e->n_running; i++)
-        if (propose(e, e->running[i])) e->asking[n++] = e->running[i];
-    if (n > 0 && !mtp_drafts_propose(e, n)) return false;
+        if (e->running[i]->drafting.n_want > 0) e->asking[n++] = e->running[i];
+    int64_t start = clock_ns();
+    int32_t n_step = 0;
+    if (n > 0 && !mtp_drafts_propose(e, n, &n_step)) return false;
+    if (n > 0) meter_add_head(e->meter, n, n_step, (double)(clock_ns() - start));
     if (e->has_mtp) mtp_drafts_make_room(e);
     return true;
 }
 
-void drafting_learn(struct engine *e) { (void)e; }
+void drafting_learn(struct engine *e, int32_t n_row, int64_t round_ns) {
+    if (e->meter == NULL) return;
+    meter_add_round(e->meter, e->n_running, n_row, (double)round_ns);
+    for (int32_t i = 0; i < e->n_running; i++) {
+        struct drafting *d = &e->running[i]->drafting;
+        const struct window *w = &e->windows[i];
+        meter_fade(d->acceptance);
+        bool judged = d->source == DRAFT_MTP || d->source == DRAFT_COPY;
+        int32_t n_drafted = w->ended ? w->n_taken - 1 : w->n_row - 1; // what lies behind an end was not judged
+        if (judged && n_drafted > 0) meter_add_window(e->meter, d->acceptance, d->class, n_drafted, w->n_taken - 1);
+    }
+}

@@ -85,7 +85,7 @@ void fault_after_window(struct engine *e, struct request *r, int32_t n_kept) {
         model_commit(e->model, &lane);
         r->n_pending = 0;
     }
-    if (has(e, FAULT_DRAFT_STALE) && r->n_pending < e->info.plan.max_window && r->n_rows_done < e->info.plan.context) {
+    if (has(e, FAULT_DRAFT_STALE) && r->n_rows_done == r->n_prompt + r->view.n_tokens - 1) {
         r->n_rows_done++;
         r->n_pending++;
     }

@@ -3,6 +3,7 @@
 #define TF_ENGINE_INTERNAL_H
 
 #include "base/queue.h"
+#include "engine/round_internal.h"
 #include "engine/request_internal.h"
 #include "memory/ledger.h"
 #include "model/model.h"
@@ -11,15 +12,6 @@
 #include <stdio.h>
 
 // ---- the engine ----
-// What one lane brings to a round, and what came of it.
-struct window {
-    int32_t row0, n_row;
-    int32_t n_drawn, n_taken; // of its rows: the tokens that were drawn, and that the reply has got
-    bool open;                // more may be taken
-    bool ended, by_eos;
-    enum finish finish;
-};
-
 struct engine {
     struct engine_options options;
     struct engine_info info;
@@ -62,6 +54,8 @@ struct engine {
     struct window *windows;
     struct request **asking; // for drafts of a step
     int32_t *chain;
+    struct meter *meter; // NULL: rounds are plain
+    struct meter_lane *choices;
     // Of parallel * max_window entries.
     int32_t *ids;
     struct draw_params *params;
@@ -83,33 +77,6 @@ void schedule_fail(struct engine *e, const struct error *error); // sticky: ever
 void schedule_end_running(struct engine *e, int32_t i, enum finish f, bool by_eos);
 struct lane schedule_lane(struct engine *e, const struct request *r, int32_t row0, int32_t n_row);
 void schedule_average(double *mean, double sample); // a moving one; 0: there was no sample
-
-// ---- tokens.c: draws, and what becomes of them ----
-void tokens_prepare_draw(const struct request *r, int32_t row, struct draw_params *p); // of a row of its window
-// Draws rows [row, row + n) of logits by e->params into e->results, which are there after tokens_wait (false: the
-// device has failed).
-void tokens_draw(struct engine *e, struct tensor logits, int32_t row, int32_t n);
-bool tokens_wait(struct engine *e);
-// Takes a drawn token into the reply; true when the reply has ended.
-bool tokens_take(struct request *r, const struct draw_result *result, enum finish *finish, bool *by_eos);
-
-// ---- round.c ----
-void round_step(struct engine *e);
-
-// ---- drafting.c: who drafts how much ----
-bool drafting_propose(struct engine *e); // the coming window of each running request; false: the device has failed
-void drafting_learn(struct engine *e);   // from what became of the windows
-
-// ---- mtp_drafts.c ----
-// e->asking[0..n): their windows get up to n_want drafts, of which all but the last were given at least
-// least_confidence together. False: the device has failed.
-bool mtp_drafts_propose(struct engine *e, int32_t n);
-void mtp_drafts_make_room(struct engine *e);                 // before a round
-void mtp_drafts_keep(struct engine *e, int32_t i);           // after it, of its ith lane
-void mtp_drafts_finish(struct engine *e, struct request *r); // gives the head all that waits
-
-// ---- states.c: what gates see of a lane at its end ----
-void states_report(struct engine *e, struct request *r);
 
 // ---- report.c ----
 void report_describe(struct engine *e); // fills engine_info once all is taken

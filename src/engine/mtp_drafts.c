@@ -91,7 +91,7 @@ static void forget_path(struct request *r) {
     for (int32_t k = d->n_row - 1; r->has_penalty && k > 0; k--) seen_remove(&r->seen, d->ids[k], d->n_seen);
 }
 
-bool mtp_drafts_propose(struct engine *e, int32_t n) {
+bool mtp_drafts_propose(struct engine *e, int32_t n, int32_t *n_step) {
     struct tensor logits;
     int32_t row = 0, *chain = e->chain;
     absorb(e, e->asking, n, e->info.plan.max_window);
@@ -105,6 +105,7 @@ bool mtp_drafts_propose(struct engine *e, int32_t n) {
     struct round rows = round_of(e, n, row);
     mtp_absorb(e->model, &rows, &logits);
     for (int32_t step = 0; n > 0; step++) {
+        *n_step = step + 1;
         if (!draw_step(e, logits, n, step)) return false;
         n = take_step(e, n, step, chain);
         if (n == 0) break;

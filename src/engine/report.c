@@ -61,11 +61,26 @@ static void write_sentence(struct buffer *b, const struct engine *e) {
                   (double)p->unused_bytes / GIB, (double)i->reserve_bytes / GIB,
                   e->options.pass_rows > 0 ? e->options.pass_rows : PROMPT_MAX_ROWS);
     say_cache(b, e);
-    buffer_append_text(b, "; no drafter");
+    buffer_printf(b, "; %s", e->info.drafter[0] != 0 ? e->info.drafter : "no drafts");
+}
+
+// Of what this setting lets draft.
+static void name_drafter(struct engine *e) {
+    const struct draft_options *d = &e->options.drafts;
+    if (e->info.plan.max_window == 1)
+        e->info.drafter[0] = 0;
+    else
+        snprintf(e->info.drafter, sizeof e->info.drafter, "drafts by %s%s%s in windows of %d rows",
+                 e->has_mtp ? "the MTP head" : "", e->has_mtp && d->copies ? " and " : "",
+                 d->copies    ? "copies"
+                 : e->has_mtp ? ""
+                              : "a gate",
+                 e->info.plan.max_window);
 }
 
 void report_describe(struct engine *e) {
     struct engine_info *i = &e->info;
+    name_drafter(e);
     struct buffer b;
     i->tokenizer = e->tokenizer;
     i->device_name = e->device->name;
@@ -103,10 +118,14 @@ void engine_write_facts(const struct engine *e, struct buffer *b) {
                   "\"used_bytes\":%" PRId64 ",\"unused_bytes\":%" PRId64 ",\"reserve_bytes\":%" PRId64
                   ",\"shared_with_host\":%s}",
                   p->used_bytes, p->unused_bytes, i->reserve_bytes, e->device->memory == NULL ? "true" : "false");
-    buffer_printf(b,
-                  ",\"prompt\":{\"pass_rows\":%d,\"cache_bytes\":%" PRId64 ",\"cache_in_pool\":%s},\"drafter\":null}",
+    buffer_printf(b, ",\"prompt\":{\"pass_rows\":%d,\"cache_bytes\":%" PRId64 ",\"cache_in_pool\":%s},\"drafter\":",
                   e->options.pass_rows > 0 ? e->options.pass_rows : PROMPT_MAX_ROWS, p->cache_bytes,
                   i->share_pages ? "true" : "false");
+    if (i->drafter[0] == 0)
+        buffer_append_text(b, "null}");
+    else
+        buffer_printf(b, "{\"kind\":\"%s\",\"window_rows\":%d,\"copies\":%s}}", e->has_mtp ? "mtp" : "copies",
+                      p->max_window, e->options.drafts.copies ? "true" : "false");
 }
 
 const char *refusal_name(enum refusal reason) {

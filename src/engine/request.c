@@ -99,12 +99,13 @@ static enum status prepare_drafting(struct request *r, const struct request_para
     r->may_draft = p->draft && r->engine->info.plan.max_window > 1;
     if (!r->may_draft) return STATUS_OK;
     d->n_absorbed = r->n_prompt; // by the prompt's passes
-    if (o->expected && p->n_expected > 0) {
+    if ((o->expected || o->taught) && p->n_expected > 0) {
         d->expected = malloc((size_t)p->n_expected * sizeof *d->expected);
         if (d->expected == NULL) return error_memory(error);
         memcpy(d->expected, p->expected, (size_t)p->n_expected * sizeof *d->expected);
         d->n_expected = p->n_expected;
     }
+    if (o->taught && (d->kept = calloc((size_t)r->max_tokens, 1)) == NULL) return error_memory(error);
     return o->copies ? copies_init(r, error) : STATUS_OK;
 }
 
@@ -154,6 +155,7 @@ void request_release(struct request *r) {
     stops_free(r);
     copies_free(r);
     free(r->drafting.expected);
+    free(r->drafting.kept);
     seen_free(&r->seen);
     text_free(r->text); // of one that the engine never had: it lets go of the others'
     free(r->tokens);
@@ -248,6 +250,7 @@ void request_wait(struct request *r, int32_t n_seen, enum request_state seen, in
 
 const struct request_token *request_tokens(const struct request *r) { return r->tokens; }
 const struct draw_top *request_tops(const struct request *r) { return r->tops; }
+const uint8_t *request_kept(const struct request *r) { return r->drafting.kept; }
 int32_t request_max_tokens(const struct request *r) { return r->max_tokens; }
 int64_t request_number(const struct request *r) { return r->number; }
 

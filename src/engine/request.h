@@ -68,6 +68,8 @@ void request_wait(struct request *r, int32_t n_seen, enum request_state seen, in
 // The reply's tokens; the first view.n_tokens may be read while the request runs. tops: [max_tokens][n_top].
 const struct request_token *request_tokens(const struct request *r);
 const struct draw_top *request_tops(const struct request *r);
+const uint8_t *
+request_kept(const struct request *r); // of the window behind each token; NULL but with draft_options.taught
 int32_t request_max_tokens(const struct request *r); // what was claimed
 int64_t request_number(const struct request *r);     // 1 for the engine's first
 uint64_t request_seed(const struct request *r);

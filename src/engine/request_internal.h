@@ -3,6 +3,7 @@
 #define TF_ENGINE_REQUEST_INTERNAL_H
 
 #include "engine/engine.h"
+#include "engine/meter.h"
 #include "format/detokenizer.h"
 #include "format/stopper.h"
 #include "memory/ledger.h"
@@ -39,12 +40,15 @@ struct drafting {
     int32_t n_row;            // of it: the last token, and drafts
     int32_t ids[DRAFT_MAX_ROWS];
     struct copy_index copies;
-    int32_t n_absorbed;                 // positions that the MTP head has
-    int32_t n_want;                     // drafts, of the head
+    int32_t n_absorbed; // positions that the MTP head has
+    int32_t n_want;     // drafts, of the head
+    enum draft_class class;
+    struct acceptance acceptance[DRAFT_N_CLASSES];
     float confidence, least_confidence; // that all drafts so far are right, by the head; below which it stops
     int32_t n_seen;                     // distinct ids seen before the window, while the head proposes
     int32_t *expected;                  // [n_expected]; NULL: none
     int32_t n_expected, n_window;
+    uint8_t *kept; // [max_tokens]; NULL: not taught
 };
 
 // ---- a request: shared by the engine thread and one client, freed by whoever lets go last ----

@@ -41,11 +41,28 @@ static bool is_kept(const struct request *r, const struct draw_result *result, i
     return r->drafting.ids[row] == result->id || fault_keeps_draft(r, row);
 }
 
+// How many drafts equal what was drawn before them. Behind a draft that is not the expected text the draws are for
+// another text, so no more are counted.
+static void teach(struct engine *e, int32_t i) {
+    struct window *w = &e->windows[i];
+    struct request *r = e->running[i];
+    const struct drafting *d = &r->drafting;
+    int32_t at = r->view.n_tokens, n = 0;
+    while (n + 1 < w->n_row && d->ids[n + 1] == e->results[w->row0 + n].id) {
+        n++;
+        if (at + n > d->n_expected || d->ids[n] != d->expected[at + n - 1]) break;
+    }
+    d->kept[at - 1] = (uint8_t)n;
+    tokens_teach(r, &e->results[w->row0]);
+    w->n_row = w->n_drawn = 1;
+}
+
 static bool take_drawn(struct engine *e) {
     bool any = false;
     for (int32_t i = 0; i < e->n_running; i++) {
         struct window *w = &e->windows[i];
         struct request *r = e->running[i];
+        if (r->drafting.kept != NULL) teach(e, i);
         while (w->open && w->n_taken < w->n_drawn) {
             const struct draw_result *result = &e->results[w->row0 + w->n_taken++];
             w->ended = tokens_take(r, result, &w->finish, &w->by_eos);
@@ -94,14 +111,16 @@ void round_step(struct engine *e) {
     struct error error;
     if (!drafting_propose(e)) return;
     int32_t n_row = open_windows(e);
+    int64_t forward = clock_ns();
     struct round round = {.lanes = e->lanes, .n_lane = e->n_running, .n_row = n_row, .ids = e->ids, .pages = e->memory};
     if (model_round(e->model, &round, &logits, &error) != STATUS_OK) {
         schedule_fail(e, &error);
         return;
     }
     if (!draw_windows(e, logits)) return;
+    int64_t drawn = clock_ns();
     for (int32_t i = 0; i < e->n_running; i++) keep_rows(e, i);
-    drafting_learn(e);
+    drafting_learn(e, n_row, drawn - forward);
     count_round(e, n_row);
     int64_t took = clock_ns() - start;
     schedule_average(&e->round_ns, (double)took);

@@ -134,6 +134,7 @@ static void first_token(struct engine *e, struct request *r, struct tensor logit
     tokens_prepare_draw(r, 0, &e->params[0]);
     tokens_draw(e, logits, 0, 1);
     if (!tokens_wait(e)) return;
+    tokens_teach(r, &e->results[0]);
     e->prompting = r->next;
     e->n_prompting--;
     r->first_ns = clock_ns();

@@ -169,12 +169,17 @@ static enum status take_memory(struct engine *e, struct error *error) {
     e->windows = calloc(n, sizeof *e->windows);
     e->asking = calloc(n, sizeof *e->asking);
     e->chain = calloc(n, sizeof *e->chain);
+    e->choices = calloc(n, sizeof *e->choices);
+    if (plan->max_window > 1) {
+        s = meter_create(plan->parallel, plan->max_window, &e->meter, error);
+        if (s != STATUS_OK) return s;
+    }
     size_t n_row = n * (size_t)plan->max_window;
     e->ids = calloc(n_row, sizeof *e->ids);
     e->params = calloc(n_row, sizeof *e->params);
     e->results = calloc(n_row, sizeof *e->results);
     bool ok = e->memory != NULL && e->running != NULL && e->lanes != NULL && e->windows != NULL && e->asking != NULL &&
-              e->chain != NULL && e->ids != NULL && e->params != NULL && e->results != NULL;
+              e->chain != NULL && e->choices != NULL && e->ids != NULL && e->params != NULL && e->results != NULL;
     return ok ? STATUS_OK : error_memory(error);
 }
 
@@ -273,6 +278,8 @@ void engine_close_streams(struct engine *e) {
     free(e->windows);
     free(e->asking);
     free(e->chain);
+    free(e->choices);
+    meter_free(e->meter);
     free(e->ids);
     free(e->params);
     free(e->results);
@@ -287,6 +294,8 @@ void engine_close_streams(struct engine *e) {
     e->windows = NULL;
     e->asking = NULL;
     e->chain = NULL;
+    e->choices = NULL;
+    e->meter = NULL;
     e->ids = NULL;
     e->params = NULL;
     e->results = NULL;

@@ -25,6 +25,11 @@ bool tokens_wait(struct engine *e) {
     return false;
 }
 
+void tokens_teach(const struct request *r, struct draw_result *result) {
+    const struct drafting *d = &r->drafting;
+    if (d->kept != NULL && r->view.n_tokens < d->n_expected) result->id = d->expected[r->view.n_tokens];
+}
+
 bool tokens_take(struct request *r, const struct draw_result *result, enum finish *finish, bool *by_eos) {
     bool eos = config_is_eos(r->engine->info.config, result->id);
     if (r->has_penalty) seen_add(&r->seen, result->id, true);

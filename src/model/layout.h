@@ -10,9 +10,9 @@
 #define MODEL_TAPS_MAX 16
 #define LAYOUT_ALIGN   256 // bytes; what device memory and lane runs are aligned to (ops/device.h, ops/batch.h)
 
-// A lane run: the states of all delta layers, then all their conv rings, then what drafting keeps (run_add_drafts), then
-// all their logs. What a stream needs to go on after a prompt pass is thus the run's first kept_bytes, in one piece; logs
-// matter within a reply only.
+// A lane run: the states of all delta layers, then all their conv rings, then what drafting keeps (run_add_drafts),
+// then all their logs. What a stream needs to go on after a prompt pass is thus the run's first kept_bytes, in one
+// piece; logs matter within a reply only.
 struct run_layout {
     int32_t
         ring_rows; // of a conv ring: max_window new rows, and the n_taps - 1 before them, which others may still read
@@ -27,8 +27,8 @@ struct run_layout {
 
 struct run_layout run_lay_out(const struct model_config *c, int32_t max_window, enum dtype activation);
 
-// Makes room for what drafting keeps of each stream: the hidden rows that an MTP head has not seen yet, and lane_bytes of
-// a drafter's own (a multiple of LAYOUT_ALIGN).
+// Makes room for what drafting keeps of each stream: the hidden rows that an MTP head has not seen yet, and lane_bytes
+// of a drafter's own (a multiple of LAYOUT_ALIGN).
 void run_add_drafts(struct run_layout *l, const struct model_config *c, int32_t max_window, enum dtype activation,
                     bool mtp, int64_t lane_bytes);
 

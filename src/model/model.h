@@ -24,8 +24,9 @@ bool model_is_quantised(const struct model *m);
 int64_t model_weight_bytes(const struct model *m); // in the checkpoint, of the tensors that are used
 int64_t model_round_bytes(const struct model *m);  // of them, what a round of one row reads: the floor of decoding
 
-// What drafting needs of the model, all zero: nothing. To be set before anything that depends on it is asked for: sizes,
-// model_load, model_set_limits. A head that was not there at model_load cannot come later, where weights are copied.
+// What drafting needs of the model, all zero: nothing. To be set before anything that depends on it is asked for:
+// sizes, model_load, model_set_limits. A head that was not there at model_load cannot come later, where weights are
+// copied.
 struct model_drafts {
     bool mtp;            // the MTP head; model_mtp_absence has to be NULL
     const int32_t *taps; // [n_taps] layers; the caller's, as long as they are set

@@ -22,11 +22,11 @@ struct qk_store_args {
     struct tensor q_out; // [T, Hq * D]
 };
 
-// out[t][h] = round(softmax_{first_key <= j <= position t}(q[t][h] . K[h / (Hq / Hkv)][j] * scale) V[..][j] * sigmoid(gate[t][h]))
-// with gate = columns [D, 2 D) of head h of qg; K and V are read in stored form through the lane's page table, the
-// batch's own rows included. FORM_PROMPT: one online-softmax chain over absolute tiles of 64 keys. FORM_ROWS: partial
-// results of absolute chunks of 512 keys (each a chain over its 64-key tiles), merged in chunk order. A row that sees no
-// key gets zeros.
+// out[t][h] = round(softmax_j(q[t][h] . K[h / (Hq / Hkv)][j] * scale) V[..][j] * sigmoid(gate[t][h])) over the keys
+// first_key <= j <= position t, with gate = columns [D, 2 D) of head h of qg; K and V are read in stored form through
+// the lane's page table, the batch's own rows included. FORM_PROMPT: one online-softmax chain over absolute tiles of 64 keys. FORM_ROWS: partial
+// results of absolute chunks of 512 keys (each a chain over its 64-key tiles), merged in chunk order. A row that sees
+// no key gets zeros.
 struct attention_args {
     const struct batch *batch;
     struct tensor q;  // [T, Hq * D]

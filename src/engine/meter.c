@@ -1,0 +1,154 @@
+#include "engine/meter.h"
+#include <stdlib.h>
+
+#define FASTER_WEIGHT 0.5  // of a sample below what is known: what disturbs a measurement makes it longer
+#define SLOWER_WEIGHT 0.15 // of one above it
+#define STREAM_FADE   0.97f
+#define ALL_FADE      0.999f
+#define PRIOR_WINDOWS 4.0f // windows that what is known of all streams counts for beside the stream's own
+#define FIRST_CHANCE  0.7f // of a draft when nothing is known
+#define PROBE_ROUNDS  128  // rounds after which one is plain, or drafted, against what is known
+
+struct meter {
+    int32_t n_lane, max_window, n_row; // n_row: most of a round
+    double *round_ns;                  // [n_lane + 1][n_row + 1]; 0: not known
+    double *first_ns, *step_ns;        // [n_lane + 1], of the head
+    struct acceptance all[DRAFT_N_CLASSES];
+    int32_t n_choice;
+};
+
+enum status meter_create(int32_t n_lane, int32_t max_window, struct meter **out, struct error *e) {
+    struct meter *m = calloc(1, sizeof *m);
+    if (m == NULL) return error_memory(e);
+    m->n_lane = n_lane;
+    m->max_window = max_window;
+    m->n_row = n_lane * max_window;
+    m->round_ns = calloc((size_t)(n_lane + 1) * (size_t)(m->n_row + 1), sizeof *m->round_ns);
+    m->first_ns = calloc((size_t)n_lane + 1, sizeof *m->first_ns);
+    m->step_ns = calloc((size_t)n_lane + 1, sizeof *m->step_ns);
+    if (m->round_ns == NULL || m->first_ns == NULL || m->step_ns == NULL) {
+        meter_free(m);
+        return error_memory(e);
+    }
+    *out = m;
+    return STATUS_OK;
+}
+
+void meter_free(struct meter *m) {
+    if (m == NULL) return;
+    free(m->round_ns);
+    free(m->first_ns);
+    free(m->step_ns);
+    free(m);
+}
+
+// ---- worth ----
+
+static void add_window(struct acceptance *a, float fade, int32_t n, int32_t n_kept) {
+    for (int32_t k = 0; k < n && k <= n_kept; k++) { // behind a wrong draft nothing is tried
+        a->tried[k] = a->tried[k] * fade + 1;
+        a->kept[k] = a->kept[k] * fade + (k < n_kept ? 1.0f : 0.0f);
+    }
+}
+
+void meter_add_window(struct meter *m, struct acceptance *stream, enum draft_class c, int32_t n, int32_t n_kept) {
+    add_window(&stream[c], 1, n, n_kept);
+    add_window(&m->all[c], ALL_FADE, n, n_kept);
+}
+
+void meter_fade(struct acceptance stream[DRAFT_N_CLASSES]) {
+    for (int c = 0; c < DRAFT_N_CLASSES; c++)
+        for (int k = 0; k < DRAFT_MAX_ROWS; k++) {
+            stream[c].tried[k] *= STREAM_FADE;
+            stream[c].kept[k] *= STREAM_FADE;
+        }
+}
+
+static float chance_of(const struct acceptance *a, int32_t k, float prior) {
+    return (a->kept[k] + prior * PRIOR_WINDOWS) / (a->tried[k] + PRIOR_WINDOWS);
+}
+
+double meter_chance(const struct meter *m, const struct acceptance *stream, enum draft_class c, int32_t k) {
+    return (double)chance_of(&stream[c], k, chance_of(&m->all[c], k, FIRST_CHANCE));
+}
+
+// ---- cost ----
+
+static void add_sample(double *known, double sample) {
+    double weight = *known == 0 ? 1 : sample < *known ? FASTER_WEIGHT : SLOWER_WEIGHT;
+    *known += weight * (sample - *known);
+}
+
+static double *rounds_of(const struct meter *m, int32_t n_lane) { return m->round_ns + n_lane * (m->n_row + 1); }
+
+void meter_add_round(struct meter *m, int32_t n_lane, int32_t n_row, double ns) {
+    add_sample(&rounds_of(m, n_lane)[n_row], ns);
+}
+
+void meter_add_head(struct meter *m, int32_t n_lane, int32_t n_step, double ns) {
+    double *first = &m->first_ns[n_lane], *step = &m->step_ns[n_lane];
+    if (n_step == 1 || *first == 0) add_sample(first, ns / n_step);
+    if (n_step > 1) add_sample(step, ns > *first ? (ns - *first) / (n_step - 1) : ns / n_step);
+}
+
+double meter_round_ns(const struct meter *m, int32_t n_lane, int32_t n_row) {
+    const double *known = rounds_of(m, n_lane);
+    int32_t below = n_row, above = n_row;
+    while (below > 0 && known[below] == 0) below--;
+    while (above <= m->n_row && known[above] == 0) above++;
+    if (below > 0 && above <= m->n_row && above > below)
+        return known[below] + (known[above] - known[below]) * (n_row - below) / (above - below);
+    if (below > 0) return known[below];
+    return above <= m->n_row ? known[above] * n_row / above : 0;
+}
+
+double meter_head_ns(const struct meter *m, int32_t n_lane, int32_t n_step) {
+    if (n_step == 0) return 0;
+    double first = m->first_ns[n_lane], step = m->step_ns[n_lane];
+    return first + (n_step - 1) * (step > 0 ? step : first);
+}
+
+// ---- choosing ----
+
+// The lane whose next draft is worth most; -1: none has one left. The worth of a lane's drafts falls, so this takes all
+// drafts of all lanes in falling order.
+static int32_t find_best(const struct meter_lane *lanes, int32_t n_lane) {
+    int32_t best = -1;
+    double most = 0;
+    for (int32_t i = 0; i < n_lane; i++) {
+        const struct meter_lane *l = &lanes[i];
+        if (l->n < l->n_most && l->worth[l->n] > most) best = i, most = l->worth[l->n];
+    }
+    return best;
+}
+
+// Takes drafts one after another and returns after how many the rate was best; n_most < 0: all.
+static int32_t walk(const struct meter *m, struct meter_lane *lanes, int32_t n_lane, int32_t n_most, double *rate) {
+    double tokens = n_lane;
+    int32_t n_taken = 0, n_best = 0, n_step = 0, n_by_head = 0, i;
+    for (int32_t k = 0; k < n_lane; k++) lanes[k].n = 0;
+    double ns = meter_round_ns(m, n_lane, n_lane);
+    *rate = ns > 0 ? tokens / ns : 0;
+    while ((n_most < 0 || n_taken < n_most) && (i = find_best(lanes, n_lane)) >= 0) {
+        tokens += lanes[i].worth[lanes[i].n++];
+        n_taken++;
+        if (lanes[i].by_head) {
+            n_by_head += lanes[i].n == 1;
+            if (lanes[i].n > n_step) n_step = lanes[i].n;
+        }
+        ns = meter_round_ns(m, n_lane, n_lane + n_taken) + meter_head_ns(m, n_by_head, n_step);
+        if (ns > 0 && tokens / ns <= *rate) continue;
+        *rate = ns > 0 ? tokens / ns : 0;
+        n_best = n_taken;
+    }
+    return n_best;
+}
+
+double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane) {
+    double rate, unused;
+    int32_t n = walk(m, lanes, n_lane, -1, &rate);
+    // What is known grows old only where it is not used.
+    if (++m->n_choice % PROBE_ROUNDS == 0) n = n > 0 ? 0 : n_lane;
+    walk(m, lanes, n_lane, n, &unused);
+    return rate;
+}

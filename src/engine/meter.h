@@ -1,0 +1,53 @@
+// Owns what is known of the cost of rounds and of the worth of drafts, and from it how many drafts a round takes. Times
+// decide here, and nowhere else, so they decide the speed of a reply and nothing of what it is. Plain arithmetic; only
+// the engine thread calls it.
+#ifndef TF_ENGINE_METER_H
+#define TF_ENGINE_METER_H
+
+#include "base/status.h"
+#include "engine/drafts.h"
+
+// Drafts of different worth.
+enum draft_class { CLASS_HEAD, CLASS_SHORT_COPY, CLASS_LONG_COPY, DRAFT_N_CLASSES };
+
+// How often a draft was kept when all before it were, by its place; older windows count less.
+struct acceptance {
+    float kept[DRAFT_MAX_ROWS], tried[DRAFT_MAX_ROWS];
+};
+
+struct meter;
+
+enum status meter_create(int32_t n_lane, int32_t max_window, struct meter **out, struct error *e);
+void meter_free(struct meter *m); // NULL is fine
+
+// ---- worth ----
+
+// A window of n drafts of which the first n_kept were right, of one stream.
+void meter_add_window(struct meter *m, struct acceptance *stream, enum draft_class c, int32_t n, int32_t n_kept);
+// A round has passed: what is known of the stream fades, so that what was found useless is tried again some day.
+void meter_fade(struct acceptance stream[DRAFT_N_CLASSES]);
+// That the stream keeps a draft with k before it, if it keeps those.
+double meter_chance(const struct meter *m, const struct acceptance *stream, enum draft_class c, int32_t k);
+
+// ---- cost ----
+
+void meter_add_round(struct meter *m, int32_t n_lane, int32_t n_row, double ns);
+void meter_add_head(struct meter *m, int32_t n_lane, int32_t n_step, double ns); // proposing, in that many steps
+// What is not known is taken to be cheap, so that it is tried.
+double meter_round_ns(const struct meter *m, int32_t n_lane, int32_t n_row);
+double meter_head_ns(const struct meter *m, int32_t n_lane, int32_t n_step);
+
+// ---- choosing ----
+
+struct meter_lane {
+    int32_t n_most;               // drafts that it could have
+    bool by_head;                 // each costs a step of the head
+    double worth[DRAFT_MAX_ROWS]; // of its kth draft: that it is kept with all before it; falling
+    int32_t n;                    // out: drafts to take
+};
+
+// The numbers of drafts that give most tokens in least time, which may be none. Returns the tokens a nanosecond that
+// are expected; 0: nothing is known yet.
+double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane);
+
+#endif
