@@ -16,6 +16,7 @@ struct attention_case {
     struct {
         int32_t position, n_row;
     } lanes[KV_MAX_LANES];
+    int first_key;
 };
 
 struct attention_data {
@@ -72,7 +73,7 @@ static void oracle_query(const struct attention_data *data, int lane, int t, int
     int64_t row = data->row0[lane] + t;
     const float *q = data->q + (row * c->n_head + h) * n, *gate = data->qg + (row * c->n_head + h) * 2 * n + n;
     double max = -INFINITY, sum = 0;
-    for (int j = 0; j < n_key; j++) {
+    for (int j = c->first_key; j < n_key; j++) {
         const float *k = data->stored[lane].k + (int64_t)j * width + kv_head * n;
         score[j] = 0;
         for (int i = 0; i < n; i++) score[j] += (double)q[i] * (double)k[i];
@@ -80,7 +81,7 @@ static void oracle_query(const struct attention_data *data, int lane, int t, int
         max = fmax(max, score[j]);
     }
     memset(out, 0, (size_t)n * sizeof(double));
-    for (int j = 0; j < n_key; j++) {
+    for (int j = c->first_key; j < n_key; j++) {
         const float *v = data->stored[lane].v + (int64_t)j * width + kv_head * n;
         double p = exp(score[j] - max);
         sum += p;
@@ -141,6 +142,7 @@ static float *call(struct run *r, struct device *d, const struct attention_data 
         .head_dim = c->head_dim,
         .scale = (float)(1 / sqrt(c->head_dim)),
         .kv = pool.layer,
+        .first_key = c->first_key,
         .q = stage_tensor(&s, q, n_row, width, d->activation),
         .qg = stage_tensor(&s, qg, n_row, 2 * width, d->activation),
         .out = stage_tensor_out(&s, n_row, width, d->activation),
@@ -213,23 +215,26 @@ static void attention_case(struct run *r, enum dtype kv, const struct attention_
 }
 
 static void rows_cases(struct run *r, enum dtype kv) {
-    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 4, 2, 32, 2, 3, {{70, 3}, {0, 1}, {510, 4}}});
+    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 4, 2, 32, 2, 3, {{70, 3}, {0, 1}, {510, 4}}, 0});
+    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 4, 2, 32, 2, 3, {{1, 3}, {64, 1}, {510, 4}}, 1});
     if (r->hunting) return;
-    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 6, 2, 16, 1, 4, {{0, 5}, {63, 1}, {64, 2}, {1022, 4}}});
-    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 4, 4, 64, 8, 2, {{127, 3}, {300, 1}}});
-    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 6, 1, 256, 3, 2, {{511, 3}, {65, 1}}});
-    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 2, 1, 64, 2, 1, {{4094, 5}}});
+    attention_case(r, kv,
+                   &(struct attention_case){FORM_ROWS, 6, 2, 16, 1, 4, {{0, 5}, {63, 1}, {64, 2}, {1022, 4}}, 0});
+    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 4, 4, 64, 8, 2, {{127, 3}, {300, 1}}, 0});
+    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 6, 1, 256, 3, 2, {{511, 3}, {65, 1}}, 0});
+    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 2, 1, 64, 2, 1, {{4094, 5}}, 0});
 }
 
 static void prompt_cases(struct run *r, enum dtype kv) {
     static const int n_rows[] = {1, 2, 3, 4, 5, 63, 64, 65, 127, 128, 129, 200};
-    attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 4, 2, 16, 2, 1, {{64, 70}}});
+    attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 4, 2, 16, 2, 1, {{64, 70}}, 0});
     if (r->hunting) return;
     for (int i = 0; i < 12; i++)
         attention_case(
-            r, kv, &(struct attention_case){FORM_PROMPT, 4, 1 + i % 2, 32, 1 + i % 3, 1, {{i % 2 * 192, n_rows[i]}}});
-    attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 6, 1, 256, 3, 1, {{192, 66}}});
-    attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 2, 1, 64, 3, 1, {{4032, 64}}});
+            r, kv,
+            &(struct attention_case){FORM_PROMPT, 4, 1 + i % 2, 32, 1 + i % 3, 1, {{i % 2 * 192, n_rows[i]}}, 0});
+    attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 6, 1, 256, 3, 1, {{192, 66}}, 0});
+    attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 2, 1, 64, 3, 1, {{4032, 64}}, 0});
 }
 
 static void run_rows(struct run *r) { rows_cases(r, r->subject->device->kv); }
@@ -284,6 +289,12 @@ static void wrong_scale(struct device *d, const struct attention_args *a) {
 static void query_as_gate(struct device *d, const struct attention_args *a) {
     struct attention_args b = *a;
     b.qg.data = (char *)a->qg.data - (size_t)a->head_dim * dtype_bytes(a->qg.dtype);
+    d->ops->attention(d, &b);
+}
+
+static void sees_the_first(struct device *d, const struct attention_args *a) {
+    struct attention_args b = *a;
+    b.first_key = 0;
     d->ops->attention(d, &b);
 }
 
@@ -348,6 +359,7 @@ static void plant_mask(struct ops *o) { o->attention = sees_one_less; }
 static void plant_head(struct ops *o) { o->attention = wrong_head; }
 static void plant_scale(struct ops *o) { o->attention = wrong_scale; }
 static void plant_gate(struct ops *o) { o->attention = query_as_gate; }
+static void plant_first(struct ops *o) { o->attention = sees_the_first; }
 static void plant_scaled(struct ops *o) { o->attention = scaled; }
 static void plant_end(struct ops *o) { o->attention = past_end; }
 static void plant_stale(struct ops *o) { o->attention = stale_row; }
@@ -358,9 +370,10 @@ static void plant_next_scale(struct ops *o) { o->attention = scale_of_next; }
 static void plant_head_scale(struct ops *o) { o->attention = scale_of_head; }
 static void plant_value_scale(struct ops *o) { o->attention = scale_of_values; }
 
-// Those from N_FAULTS on are for e4m3 only.
-#define N_FAULTS 9
+// Those from N_FAULTS on are for e4m3 only; the first one is for rows only.
+#define N_FAULTS 10
 static const struct fault faults[] = {
+    {"a key before the first one", plant_first},
     {"two pages swapped", plant_pages},
     {"the newest keys not seen", plant_mask},
     {"KV head off by one", plant_head},
@@ -393,6 +406,6 @@ const struct suite suite_attention_e4m3 = {"qwen-pages", "attention-e4m3", run_r
         .max_window = CHECK_WINDOW                                                                                     \
     }
 const struct suite suite_attention_prompt = {"qwen-pages", "attention-prompt", run_prompt,
-                                             faults,       N_FAULTS,           PROMPT_LIMITS};
+                                             faults + 1,   N_FAULTS - 1,       PROMPT_LIMITS};
 const struct suite suite_attention_prompt_e4m3 = {"qwen-pages", "attention-prompt-e4m3", run_prompt_e4m3,
-                                                  faults,       N_FAULTS_E4M3,           PROMPT_LIMITS};
+                                                  faults + 1,   N_FAULTS_E4M3 - 1,       PROMPT_LIMITS};

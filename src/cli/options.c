@@ -123,8 +123,8 @@ static const struct flag flags[] = {
     {"headers-only", SET, AT(headers_only), VERB_SYNTH, .help = "leave the weights' bytes a hole in the file"},
 
     {"no-drafts", SET, AT(no_drafts), MODEL, .help = "plain decoding"},
-    {"drafter", CHOICE, AT(drafter), MODEL, .choices = "auto|none",
-     .help = "the checkpoint's own head, or none but copies of the context (auto)"},
+    {"drafter", CHOICE, AT(drafter), MODEL, .choices = "auto|mtp|none",
+     .help = "the checkpoint's own head too, or only copies of the context (auto: see docs/drafting.md)"},
     {"mtp-drafts", INTEGER, AT(mtp_drafts), MODEL, 0, DRAFT_MAX_ROWS - 1, .value = "N",
      .help = "most drafts that the head makes for a round; 0: what is measured to be fastest (0)"},
     {"window", INTEGER, AT(window), VERB_BENCH, 0, DRAFT_MAX_ROWS, .value = "N",

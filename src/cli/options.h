@@ -68,7 +68,7 @@ struct options {
     const char *cells; // of bench; NULL: its own choice
     int64_t repeats;
     bool no_drafts;
-    const char *drafter;        // "auto", "none" or a folder
+    const char *drafter;        // "auto", "mtp" or "none"
     int64_t mtp_drafts;         // most of a chain; 0: what is measured to be best
     int64_t window;             // rows of every window; 0: what is measured to be best
     const char *documents;      // of bench acceptance

@@ -163,6 +163,9 @@ enum status options_read_profile(const struct options *o, const char *dir, struc
                                     plan_unset_reserve(total, cuda ? PLAN_RESERVE_GPU : PLAN_RESERVE_CPU)};
     st = profile_read(&c, profile, e);
     if (st != STATUS_OK) return st;
+    // On a GPU drafts are made when they are asked for only: there no gate has shown yet that they never cost time.
+    bool unset = strcmp(o->drafter, "auto") == 0 && o->window == 0 && !engine->drafts.taught;
+    if (cuda && unset) engine->drafts = (struct draft_options){0};
     engine->page_rows = profile->page_rows;
     engine->pages_all = profile->pages_all;
     engine->share_pages = profile->share;

@@ -179,7 +179,7 @@ static void finish_queries(const struct attention_task *task, const struct lane 
     for (int64_t i = 0; i < n_row * task->r; i++) {
         int64_t t = lane->row0 + row0 + i / task->r, h = (int64_t)kv_head * task->r + i % task->r;
         float *acc = c->acc + i * n;
-        float inverse = c->sum[i] > 0 ? 1.0f / c->sum[i] : 0; // 0: it has seen no key
+        float inverse = 1.0f / c->sum[i];
         for (int64_t j = 0; j < n; j++) acc[j] *= inverse;
         k->widen(a->qg.dtype, cpu_row(a->qg, t, h * 2 * n + n), n, gate);
         k->mul_sigmoid(acc, gate, n, acc);

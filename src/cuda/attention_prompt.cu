@@ -187,7 +187,7 @@ void cuda_attention(struct device *base, const struct attention_args *a) {
     if (d->failure != cudaSuccess || b->n_row == 0) return;
     must(a->kv.dtype == DTYPE_BF16 || a->kv.dtype == DTYPE_E4M3); // products are of bf16, so fp32 would be no better
     struct attention_job job = {*b,       a->q, a->qg, a->out, a->kv, a->n_head, a->n_kv_head, a->n_head / a->n_kv_head,
-                                a->scale, NULL, 0,     0};
+                                a->scale, NULL, 0,     0,      0};
     if (a->batch->form == FORM_ROWS)
         attention_rows(d, a, &job);
     else

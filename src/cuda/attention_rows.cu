@@ -36,22 +36,22 @@ __device__ __forceinline__ void score_tile(const struct attention_job &job, stru
         }
 }
 
-// One step of the chain: eight threads a query. `visible` keys of the tile take part.
+// One step of the chain: eight threads a query. The tile's keys from `first` on and before `visible` take part.
 template <int D>
 __device__ __forceinline__ void weigh_tile(const struct attention_job &job, struct rows_shared<D> *s, int buffer,
-                                           int visible) {
+                                           int first, int visible) {
     int query = threadIdx.x / 8, part = threadIdx.x % 8;
     float x[8], most = s->max[query];
     for (int i = 0; i < 8; i++) {
         int key = part + 8 * i;
-        x[i] = key < visible ? s->s[query][key] : -INFINITY;
+        x[i] = key >= first && key < visible ? s->s[query][key] : -INFINITY;
         most = fmaxf(most, x[i]);
     }
     for (int step = 1; step < 8; step *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
     float sum = 0;
     for (int i = 0; i < 8; i++) {
         int key = part + 8 * i;
-        float p = key < visible ? expf(x[i] - most) : 0.0f;
+        float p = key >= first && key < visible ? expf(x[i] - most) : 0.0f;
         sum += p;
         if (job.kv.dtype == DTYPE_E4M3 && key < visible) p *= s->rows[buffer].v_scale[key];
         *(__nv_bfloat16 *)(kv_piece<CUDA_TILE_KEYS>(s->p, query, key / 8) + key % 8 * 2) = __float2bfloat16_rn(p);
@@ -132,7 +132,8 @@ static __global__ void __launch_bounds__(THREADS) attention_rows_kernel(const __
         int next = key0 + CUDA_TILE_KEYS;
         if (next < end) fetch_tile<D, THREADS>(job, &s->rows[buffer ^ 1], 0, min(CUDA_TILE_KEYS, end - next), s->k);
         copies_commit();
-        weigh_tile<D>(job, s, buffer, max(0, min(CUDA_TILE_KEYS, lane.position + my_row + 1 - key0)));
+        weigh_tile<D>(job, s, buffer, job.unseen - key0,
+                      max(0, min(CUDA_TILE_KEYS, lane.position + my_row + 1 - key0)));
         copies_wait<1>();
         __syncthreads();
         add_values<D, N>(s, acc);
@@ -217,6 +218,7 @@ void attention_rows(struct cuda_device *d, const struct attention_args *a, struc
     const struct batch *b = a->batch;
     int64_t room = (int64_t)(d->scratch_bytes / part_bytes(a->n_head, a->head_dim)), base = 0;
     job->parts = (float *)d->scratch;
+    job->unseen = a->first_key;
     for (int first = 0, last; first < b->n_lane; first = last) {
         int64_t n = parts_of(&b->lanes[first]);
         must(n <= room);

@@ -15,6 +15,7 @@ struct attention_job {
     float *parts; // of the rows form: results of chunks
     int first_lane;
     int64_t first_part;
+    int unseen; // of the rows form: keys before this one are not seen
 };
 
 // A row of D bf16 in shared memory: pieces of 16 bytes in an order that differs from row to row (as far as there are

@@ -34,8 +34,8 @@ struct draft_options {
     // Tests and gates.
     bool expected; // drafts of the reply that the request expects
     enum draft_pattern pattern;
-    // The reply is the expected one, a token a round whatever is drawn, and of each window it is counted how many drafts
-    // would have been kept (request_kept). For measuring acceptance.
+    // The reply is the expected one, a token a round whatever is drawn, and of each window it is counted how many
+    // drafts would have been kept (request_kept). For measuring acceptance.
     bool taught;
     bool forced; // every window has as many rows as its drafts allow; else what is measured to be fastest
 };

@@ -24,9 +24,9 @@ struct qk_store_args {
 
 // out[t][h] = round(softmax_j(q[t][h] . K[h / (Hq / Hkv)][j] * scale) V[..][j] * sigmoid(gate[t][h])) over the keys
 // first_key <= j <= position t, with gate = columns [D, 2 D) of head h of qg; K and V are read in stored form through
-// the lane's page table, the batch's own rows included. FORM_PROMPT: one online-softmax chain over absolute tiles of 64 keys. FORM_ROWS: partial
-// results of absolute chunks of 512 keys (each a chain over its 64-key tiles), merged in chunk order. A row that sees
-// no key gets zeros.
+// the lane's page table, the batch's own rows included. FORM_PROMPT: one online-softmax chain over
+// absolute tiles of 64 keys; first_key is 0. FORM_ROWS: partial results of absolute chunks of 512 keys (each a chain
+// over its 64-key tiles), merged in chunk order; no row lies before first_key.
 struct attention_args {
     const struct batch *batch;
     struct tensor q;  // [T, Hq * D]

@@ -62,6 +62,8 @@ static void write_work(struct buffer *b, const struct engine_counts *c) {
     WRITE_LABELLED(b, "tokens_total", COUNTER, "kind", tokens,
                    "Prompt rows that were computed, and tokens of replies.");
     write_one(b, "rounds_total", COUNTER, c->n_rounds, "Rounds over all running streams.");
+    const struct labelled drafts[] = {{"kept", c->n_accepted}, {"rejected", c->n_drafted - c->n_accepted}};
+    WRITE_LABELLED(b, "drafts_total", COUNTER, "result", drafts, "Drafted tokens, by whether they became the reply's.");
     write_one(b, "prompt_passes_total", COUNTER, c->n_passes, "Prompt passes.");
     write_one(b, "prompt_rows_resumed_total", COUNTER, c->ledger.n_resumed_rows,
               "Prompt rows that the prompt cache saved.");

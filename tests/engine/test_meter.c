@@ -1,0 +1,116 @@
+// How many drafts a round takes, by cost and worth: numbers that can be worked out by hand.
+#include "engine/meter.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+// cmocka last: it needs the headers above
+#include <cmocka.h>
+
+static struct meter *open(int32_t n_lane) {
+    struct meter *m = NULL;
+    struct error e;
+    assert_int_equal(meter_create(n_lane, 8, &m, &e), STATUS_OK);
+    return m;
+}
+
+static struct meter_lane lane(int32_t n_most, double chance, bool by_head) {
+    struct meter_lane l = {.n_most = n_most, .by_head = by_head};
+    double worth = 1;
+    for (int32_t k = 0; k < n_most; k++) l.worth[k] = worth *= chance;
+    return l;
+}
+
+static int32_t choose_one(struct meter *m, double chance, bool by_head) {
+    struct meter_lane l = lane(7, chance, by_head);
+    meter_choose(m, &l, 1);
+    return l.n;
+}
+
+static void what_is_not_known_is_tried(void **state) {
+    (void)state;
+    struct meter *m = open(1);
+    assert_int_equal(choose_one(m, 0.5, false), 7);
+    meter_add_round(m, 1, 8, 800);
+    assert_int_equal(choose_one(m, 0.5, false), 0); // a plain round may be an eighth of that
+    meter_add_round(m, 1, 1, 790);
+    assert_int_equal(choose_one(m, 0.5, false), 7); // it is not: rows cost next to nothing
+    meter_free(m);
+}
+
+static void rows_must_be_worth_their_time(void **state) {
+    (void)state;
+    struct meter *m = open(1);
+    meter_add_round(m, 1, 1, 100);
+    meter_add_round(m, 1, 8, 240); // 20 a row
+    assert_int_equal(choose_one(m, 0.1, false), 0);
+    // Of chance c, n drafts give (1 - c^(n+1)) / (1 - c) tokens in 100 + 20 n.
+    assert_int_equal(choose_one(m, 0.45, false), 1);
+    assert_int_equal(choose_one(m, 0.8, false), 4);
+    assert_int_equal(choose_one(m, 0.99, false), 7);
+    meter_free(m);
+}
+
+static void steps_of_the_head_must_too(void **state) {
+    (void)state;
+    struct meter *m = open(1);
+    meter_add_round(m, 1, 1, 100);
+    meter_add_round(m, 1, 8, 100); // rows are free
+    meter_add_head(m, 1, 1, 30);
+    meter_add_head(m, 1, 3, 130); // 50 for each more
+    assert_true(meter_head_ns(m, 1, 2) > 79 && meter_head_ns(m, 1, 2) < 81);
+    assert_int_equal(choose_one(m, 0.8, false), 7);
+    assert_int_equal(choose_one(m, 0.9, true), 2);
+    assert_int_equal(choose_one(m, 0.2, true), 0);
+    meter_free(m);
+}
+
+static void lanes_share_what_pays(void **state) {
+    (void)state;
+    struct meter *m = open(2);
+    meter_add_round(m, 2, 2, 100);
+    meter_add_round(m, 2, 16, 520); // 30 a row: what is kept in 3 of 5 cases or more
+    struct meter_lane lanes[2] = {lane(7, 0.95, false), lane(7, 0.3, false)};
+    assert_true(meter_choose(m, lanes, 2) > 0);
+    assert_true(lanes[0].n > 3);
+    assert_int_equal(lanes[1].n, 0);
+    meter_free(m);
+}
+
+static void a_choice_is_probed_now_and_then(void **state) {
+    (void)state;
+    struct meter *m = open(1);
+    int n_drafted = 0, n = 1280;
+    meter_add_round(m, 1, 1, 100);
+    meter_add_round(m, 1, 8, 800);
+    for (int i = 0; i < n; i++) n_drafted += choose_one(m, 0.5, false) > 0;
+    assert_true(n_drafted > 0 && n_drafted <= n / 100);
+    meter_free(m);
+}
+
+static void streams_differ_and_are_forgiven(void **state) {
+    (void)state;
+    struct meter *m = open(2);
+    struct acceptance good[DRAFT_N_CLASSES] = {0}, bad[DRAFT_N_CLASSES] = {0};
+    for (int i = 0; i < 50; i++) {
+        meter_add_window(m, good, CLASS_HEAD, 3, 3);
+        meter_add_window(m, bad, CLASS_HEAD, 3, 0);
+    }
+    double all = meter_chance(m, (struct acceptance[DRAFT_N_CLASSES]){0}, CLASS_HEAD, 0);
+    assert_true(meter_chance(m, good, CLASS_HEAD, 0) > 0.9);
+    assert_true(meter_chance(m, bad, CLASS_HEAD, 0) < 0.1);
+    assert_true(all > 0.4 && all < 0.6);
+    assert_true(meter_chance(m, bad, CLASS_HEAD, 1) > 0.9); // behind a wrong draft nothing was tried
+    for (int i = 0; i < 400; i++) meter_fade(bad);
+    double later = meter_chance(m, bad, CLASS_HEAD, 0);
+    assert_true(later > all - 0.01 && later < all + 0.01);
+    meter_free(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_not_known_is_tried),      cmocka_unit_test(rows_must_be_worth_their_time),
+        cmocka_unit_test(steps_of_the_head_must_too),      cmocka_unit_test(lanes_share_what_pays),
+        cmocka_unit_test(a_choice_is_probed_now_and_then), cmocka_unit_test(streams_differ_and_are_forgiven),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
