@@ -107,10 +107,11 @@ static double per_second(int64_t n, int64_t ns) { return ns > 0 ? (double)n * 1e
 
 static json_t *timings(const struct run *r, const struct request_view *v) {
     // The first token comes out of the prompt's last pass.
-    return json_pack("{s:f, s:f, s:f, s:f}", "prompt_ms", (double)v->prompt_ns / 1e6, "decode_ms",
+    return json_pack("{s:f, s:f, s:f, s:f, s:i, s:i, s:i}", "prompt_ms", (double)v->prompt_ns / 1e6, "decode_ms",
                      (double)v->decode_ns / 1e6, "prompt_tokens_per_second",
                      per_second((int64_t)r->prompt.n, v->prompt_ns), "decode_tokens_per_second",
-                     per_second(v->n_tokens - 1, v->decode_ns));
+                     per_second(v->n_tokens - 1, v->decode_ns), "rounds", v->n_rounds, "drafted", v->n_drafted,
+                     "accepted", v->n_accepted);
 }
 
 static enum status print_json(const struct run *r, const struct request *request, const struct request_view *v,

@@ -37,7 +37,8 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
     struct job jobs[JOBS_MAX];
     struct arm arm = suite_arm(at[0], at[1], suite_streams(at[2]), fault);
     arm.drafts = kind->drafts;
-    arm.in_process = kind->drafts.forced; // a server drafts as it is measured to be fastest
+    arm.garbage = (at[1] + at[3]) % 3 == 0; // what was not written is not read, drafts or not
+    arm.in_process = kind->drafts.forced;   // a server drafts as it is measured to be fastest
     int32_t n = suite_short_jobs(g, jobs, arm.parallel);
     for (int32_t i = 0; i < n; i++) jobs[i].reply = i % 4 == 3 ? REPLY_SHORT : REPLY_MOST;
     enum status s = kind->drafts.mtp ? reference_prepare_head(g, arm.fp8, jobs, n, e) : STATUS_OK;

@@ -75,7 +75,7 @@ enum status suite_run_resumed(struct gate *g, const struct arm *arm, int32_t whi
     const struct gate_case *c = &g->cases.list[which];
     struct job jobs[2];
     int32_t n = suite_add_job(jobs, 0, c->follows, REPLY_SHORT);
-    n = suite_add_job(jobs, n, which, REPLY_SHORT);
+    n = suite_add_job(jobs, n, which, arm->drafts.max_window > 0 ? REPLY_MOST : REPLY_SHORT); // to compare states
     enum status s = reference_prepare(g, arm->fp8, jobs, n, e);
     if (s == STATUS_OK) s = arms_start(g, arm, e);
     if (s == STATUS_OK) s = arms_run(g, jobs, n, false, e);
