@@ -1,5 +1,6 @@
 // Who drafts how much: the window that each running request brings to the coming round.
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "engine/internal.h"
 
@@ -121,6 +122,17 @@ bool drafting_propose(struct engine *e) {
     return true;
 }
 
+#define LEAST_FIRST_KEPT 0.2 // of a head that fits its model, whatever the text
+
+// A head whose tensors were read in another sense than they were trained in still drafts, and nothing else shows it.
+static void warn_of_head(struct engine *e) {
+    double kept = meter_first_kept(e->meter, CLASS_HEAD);
+    if (e->warned_of_head || kept >= LEAST_FIRST_KEPT) return;
+    e->warned_of_head = true;
+    log_line(LOG_WARN, "only %.0f %% of the MTP head's first drafts are kept: it may not belong to this model",
+             100 * kept);
+}
+
 void drafting_learn(struct engine *e, int32_t n_row, int64_t round_ns) {
     if (e->meter == NULL) return;
     meter_add_round(e->meter, e->n_running, n_row, (double)round_ns);
@@ -132,4 +144,5 @@ void drafting_learn(struct engine *e, int32_t n_row, int64_t round_ns) {
         int32_t n_drafted = w->ended ? w->n_taken - 1 : w->n_row - 1; // what lies behind an end was not judged
         if (judged && n_drafted > 0) meter_add_window(e->meter, d->acceptance, d->class, n_drafted, w->n_taken - 1);
     }
+    warn_of_head(e);
 }

@@ -28,6 +28,7 @@ struct engine {
     uint32_t *allowed; // ids that have a token
     int32_t n_vocab;
     bool has_mtp; // its head drafts
+    bool warned_of_head;
 
     float *last_logits; // host: of a pass, where passes are watched; else NULL
     FILE *gate_file;    // NULL: passes are not written down

@@ -1,13 +1,14 @@
 #include "engine/meter.h"
 #include <stdlib.h>
 
-#define FASTER_WEIGHT 0.5  // of a sample below what is known: what disturbs a measurement makes it longer
-#define SLOWER_WEIGHT 0.15 // of one above it
-#define STREAM_FADE   0.97f
-#define ALL_FADE      0.999f
-#define PRIOR_WINDOWS 4.0f // windows that what is known of all streams counts for beside the stream's own
-#define FIRST_CHANCE  0.7f // of a draft when nothing is known
-#define PROBE_ROUNDS  128  // rounds after which one is plain, or drafted, against what is known
+#define FASTER_WEIGHT  0.5  // of a sample below what is known: what disturbs a measurement makes it longer
+#define SLOWER_WEIGHT  0.15 // of one above it
+#define STREAM_FADE    0.97f
+#define ALL_FADE       0.999f
+#define PRIOR_WINDOWS  4.0f   // windows that what is known of all streams counts for beside the stream's own
+#define FIRST_CHANCE   0.7f   // of a draft when nothing is known
+#define ENOUGH_WINDOWS 200.0f // of all streams, to judge a drafter by
+#define PROBE_ROUNDS   128    // rounds after which one is plain, or drafted, against what is known
 
 struct meter {
     int32_t n_lane, max_window, n_row; // n_row: most of a round
@@ -70,6 +71,11 @@ static float chance_of(const struct acceptance *a, int32_t k, float prior) {
 
 double meter_chance(const struct meter *m, const struct acceptance *stream, enum draft_class c, int32_t k) {
     return (double)chance_of(&stream[c], k, chance_of(&m->all[c], k, FIRST_CHANCE));
+}
+
+double meter_first_kept(const struct meter *m, enum draft_class c) {
+    const struct acceptance *a = &m->all[c];
+    return a->tried[0] < ENOUGH_WINDOWS ? 1 : (double)(a->kept[0] / a->tried[0]);
 }
 
 // ---- cost ----

@@ -29,6 +29,9 @@ void meter_fade(struct acceptance stream[DRAFT_N_CLASSES]);
 // That the stream keeps a draft with k before it, if it keeps those.
 double meter_chance(const struct meter *m, const struct acceptance *stream, enum draft_class c, int32_t k);
 
+// Share of the first drafts of a class that are kept, over all streams; 1 until there were enough of them to tell.
+double meter_first_kept(const struct meter *m, enum draft_class c);
+
 // ---- cost ----
 
 void meter_add_round(struct meter *m, int32_t n_lane, int32_t n_row, double ns);

@@ -100,6 +100,10 @@ static void streams_differ_and_are_forgiven(void **state) {
     assert_true(meter_chance(m, bad, CLASS_HEAD, 0) < 0.1);
     assert_true(all > 0.4 && all < 0.6);
     assert_true(meter_chance(m, bad, CLASS_HEAD, 1) > 0.9); // behind a wrong draft nothing was tried
+    assert_true(meter_first_kept(m, CLASS_HEAD) == 1);      // too few windows to tell
+    for (int i = 0; i < 150; i++) meter_add_window(m, bad, CLASS_HEAD, 1, 0);
+    assert_true(meter_first_kept(m, CLASS_HEAD) < 0.3);
+    all = meter_chance(m, (struct acceptance[DRAFT_N_CLASSES]){0}, CLASS_HEAD, 0);
     for (int i = 0; i < 400; i++) meter_fade(bad);
     double later = meter_chance(m, bad, CLASS_HEAD, 0);
     assert_true(later > all - 0.01 && later < all + 0.01);

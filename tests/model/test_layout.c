@@ -204,13 +204,29 @@ static void test_scratch(void **state) {
     check_scratch(&moe, DTYPE_F32);
 }
 
+// What drafting keeps lies between the rings and the logs, so that it is kept with the states.
+static void test_what_drafting_keeps(void **state) {
+    (void)state;
+    struct model_config dense = shape_27b();
+    struct run_layout plain = run_lay_out(&dense, 8, DTYPE_BF16), l = plain;
+    run_add_drafts(&l, &dense, 8, DTYPE_BF16, false, 0);
+    assert_memory_equal(&l.kept_bytes, &plain.kept_bytes, sizeof l.kept_bytes);
+    assert_int_equal(l.bytes, plain.bytes);
+    run_add_drafts(&l, &dense, 8, DTYPE_BF16, true, 512);
+    assert_int_equal(l.hidden_rows, 16); // a round's rows, and as many that wait
+    assert_int_equal(l.hidden_start, plain.log_start);
+    assert_true(l.drafter_start >= l.hidden_start + 16 * 5120 * 2);
+    assert_int_equal(l.drafter_start % LAYOUT_ALIGN, 0);
+    assert_int_equal(l.log_start, l.drafter_start + 512);
+    assert_int_equal(l.kept_bytes, l.log_start);
+    assert_int_equal(l.bytes - l.log_start, plain.bytes - plain.log_start);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pages_of_real_shapes),
-        cmocka_unit_test(test_pages_of_e4m3),
-        cmocka_unit_test(test_runs_of_real_shapes),
-        cmocka_unit_test(test_parts_of_a_run),
-        cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_pages_of_real_shapes), cmocka_unit_test(test_pages_of_e4m3),
+        cmocka_unit_test(test_runs_of_real_shapes),  cmocka_unit_test(test_parts_of_a_run),
+        cmocka_unit_test(test_what_drafting_keeps),  cmocka_unit_test(test_scratch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
