@@ -91,7 +91,7 @@ static double least_confidence(const struct engine *e, int32_t n_row, int32_t n_
 static void choose(struct engine *e) {
     int32_t n_row = 0, n_head = 0;
     for (int32_t i = 0; i < e->n_running; i++) weigh(e, e->running[i], &e->choices[i]);
-    double rate = meter_choose(e->meter, e->choices, e->n_running);
+    double rate = meter_choose(e->meter, e->choices, e->n_running, e->round_rows - e->n_running);
     for (int32_t i = 0; i < e->n_running; i++) {
         n_row += 1 + e->choices[i].n;
         n_head += e->choices[i].by_head && e->choices[i].n > 0;
@@ -107,11 +107,25 @@ static void choose(struct engine *e) {
     }
 }
 
+// As many as there is room for in the round, the first lanes first.
+static void force(struct engine *e) {
+    int32_t room = e->round_rows - e->n_running;
+    for (int32_t i = 0; i < e->n_running; i++) {
+        struct drafting *d = &e->running[i]->drafting;
+        if (d->n_row - 1 > room) d->n_row = 1 + room;
+        if (d->n_want > room) d->n_want = room;
+        room -= d->n_row - 1 + d->n_want;
+    }
+}
+
 bool drafting_propose(struct engine *e) {
     int32_t n = 0;
     for (int32_t i = 0; i < e->n_running; i++) find_candidates(e, e->running[i]);
     if (e->meter == NULL) return true;
-    if (!e->options.drafts.forced) choose(e);
+    if (e->options.drafts.forced)
+        force(e);
+    else
+        choose(e);
     for (int32_t i = 0; i < e->n_running; i++)
         if (e->running[i]->drafting.n_want > 0) e->asking[n++] = e->running[i];
     int64_t start = clock_ns();

@@ -57,7 +57,8 @@ struct engine {
     int32_t *chain;
     struct meter *meter; // NULL: rounds are plain
     struct meter_lane *choices;
-    // Of parallel * max_window entries.
+    // Of round_rows entries, as many as a round may have rows.
+    int32_t round_rows;
     int32_t *ids;
     struct draw_params *params;
     struct draw_result *results;

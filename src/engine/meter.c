@@ -8,6 +8,7 @@
 #define PRIOR_WINDOWS  4.0f   // windows that what is known of all streams counts for beside the stream's own
 #define FIRST_CHANCE   0.7f   // of a draft when nothing is known
 #define ENOUGH_WINDOWS 200.0f // of all streams, to judge a drafter by
+#define LANES_MAX      64     // with more streams a round has rows enough: they are plain, and nothing is measured
 #define PROBE_ROUNDS   128    // rounds after which one is plain, or drafted, against what is known
 
 struct meter {
@@ -21,7 +22,7 @@ struct meter {
 enum status meter_create(int32_t n_lane, int32_t max_window, struct meter **out, struct error *e) {
     struct meter *m = calloc(1, sizeof *m);
     if (m == NULL) return error_memory(e);
-    m->n_lane = n_lane;
+    m->n_lane = n_lane = n_lane < LANES_MAX ? n_lane : LANES_MAX;
     m->max_window = max_window;
     m->n_row = n_lane * max_window;
     m->round_ns = calloc((size_t)(n_lane + 1) * (size_t)(m->n_row + 1), sizeof *m->round_ns);
@@ -88,16 +89,19 @@ static void add_sample(double *known, double sample) {
 static double *rounds_of(const struct meter *m, int32_t n_lane) { return m->round_ns + n_lane * (m->n_row + 1); }
 
 void meter_add_round(struct meter *m, int32_t n_lane, int32_t n_row, double ns) {
+    if (n_lane > m->n_lane) return;
     add_sample(&rounds_of(m, n_lane)[n_row], ns);
 }
 
 void meter_add_head(struct meter *m, int32_t n_lane, int32_t n_step, double ns) {
+    if (n_lane > m->n_lane) return;
     double *first = &m->first_ns[n_lane], *step = &m->step_ns[n_lane];
     if (n_step == 1 || *first == 0) add_sample(first, ns / n_step);
     if (n_step > 1) add_sample(step, ns > *first ? (ns - *first) / (n_step - 1) : ns / n_step);
 }
 
 double meter_round_ns(const struct meter *m, int32_t n_lane, int32_t n_row) {
+    if (n_lane > m->n_lane) return 0;
     const double *known = rounds_of(m, n_lane);
     int32_t below = n_row, above = n_row;
     while (below > 0 && known[below] == 0) below--;
@@ -109,7 +113,7 @@ double meter_round_ns(const struct meter *m, int32_t n_lane, int32_t n_row) {
 }
 
 double meter_head_ns(const struct meter *m, int32_t n_lane, int32_t n_step) {
-    if (n_step == 0) return 0;
+    if (n_step == 0 || n_lane > m->n_lane) return 0;
     double first = m->first_ns[n_lane], step = m->step_ns[n_lane];
     return first + (n_step - 1) * (step > 0 ? step : first);
 }
@@ -128,14 +132,14 @@ static int32_t find_best(const struct meter_lane *lanes, int32_t n_lane) {
     return best;
 }
 
-// Takes drafts one after another and returns after how many the rate was best; n_most < 0: all.
+// Takes at most n_most drafts one after another, and returns after how many the rate was best.
 static int32_t walk(const struct meter *m, struct meter_lane *lanes, int32_t n_lane, int32_t n_most, double *rate) {
     double tokens = n_lane;
     int32_t n_taken = 0, n_best = 0, n_step = 0, n_by_head = 0, i;
     for (int32_t k = 0; k < n_lane; k++) lanes[k].n = 0;
     double ns = meter_round_ns(m, n_lane, n_lane);
     *rate = ns > 0 ? tokens / ns : 0;
-    while ((n_most < 0 || n_taken < n_most) && (i = find_best(lanes, n_lane)) >= 0) {
+    while (n_taken < n_most && (i = find_best(lanes, n_lane)) >= 0) {
         tokens += lanes[i].worth[lanes[i].n++];
         n_taken++;
         if (lanes[i].by_head) {
@@ -150,11 +154,15 @@ static int32_t walk(const struct meter *m, struct meter_lane *lanes, int32_t n_l
     return n_best;
 }
 
-double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane) {
+double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane, int32_t n_most) {
     double rate, unused;
-    int32_t n = walk(m, lanes, n_lane, -1, &rate);
+    if (n_lane > m->n_lane) {
+        for (int32_t i = 0; i < n_lane; i++) lanes[i].n = 0;
+        return 0;
+    }
+    int32_t n = walk(m, lanes, n_lane, n_most, &rate);
     // What is known grows old only where it is not used.
-    if (++m->n_choice % PROBE_ROUNDS == 0) n = n > 0 ? 0 : n_lane;
+    if (++m->n_choice % PROBE_ROUNDS == 0) n = n > 0 ? 0 : n_lane < n_most ? n_lane : n_most;
     walk(m, lanes, n_lane, n, &unused);
     return rate;
 }

@@ -49,8 +49,9 @@ struct meter_lane {
     int32_t n;                    // out: drafts to take
 };
 
-// The numbers of drafts that give most tokens in least time, which may be none. Returns the tokens a nanosecond that
+// The numbers of drafts, n_most of all lanes, that give most tokens in least time. They may be none, and are with very
+// many lanes. Returns the tokens a nanosecond that
 // are expected; 0: nothing is known yet.
-double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane);
+double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane, int32_t n_most);
 
 #endif

@@ -25,16 +25,25 @@ static struct round round_of(const struct engine *e, int32_t n_lane, int32_t n_r
     return (struct round){.lanes = e->lanes, .n_lane = n_lane, .n_row = n_row, .ids = e->ids, .pages = e->memory};
 }
 
-// Of each lane as many of the oldest waiting rows as leave at most `most`.
+static void absorb_rows(struct engine *e, int32_t n_lane, int32_t n_row) {
+    struct round rows = round_of(e, n_lane, n_row);
+    if (n_lane > 0) mtp_absorb(e->model, &rows, NULL);
+}
+
+// Of each lane as many of the oldest waiting rows, up to a window, as leave at most `most`.
 static void absorb(struct engine *e, struct request *const *who, int32_t n, int32_t most) {
     int32_t n_lane = 0, row = 0;
     for (int32_t i = 0; i < n; i++) {
         int32_t over = has_head(e, who[i]) ? count_waiting(who[i]) - most : 0;
         if (over > e->info.plan.max_window) over = e->info.plan.max_window;
-        if (over > 0) row = add_rows(e, who[i], n_lane++, row, over);
+        if (over <= 0) continue;
+        if (row + over > e->round_rows) {
+            absorb_rows(e, n_lane, row);
+            n_lane = row = 0;
+        }
+        row = add_rows(e, who[i], n_lane++, row, over);
     }
-    struct round rows = round_of(e, n_lane, row);
-    if (n_lane > 0) mtp_absorb(e->model, &rows, NULL);
+    absorb_rows(e, n_lane, row);
 }
 
 void mtp_drafts_make_room(struct engine *e) { absorb(e, e->running, e->n_running, e->info.plan.max_window); }
@@ -94,7 +103,9 @@ static void forget_path(struct request *r) {
 bool mtp_drafts_propose(struct engine *e, int32_t n, int32_t *n_step) {
     struct tensor logits;
     int32_t row = 0, *chain = e->chain;
-    absorb(e, e->asking, n, e->info.plan.max_window);
+    int32_t window = e->info.plan.max_window;
+    absorb(e, e->asking, n, window);
+    if (n * window > e->round_rows) absorb(e, e->asking, n, 1); // so that the last rows of all fit into one batch
     for (int32_t i = 0; i < n; i++) {
         struct drafting *d = &e->asking[i]->drafting;
         d->confidence = 1;

@@ -68,6 +68,14 @@ static int32_t max_window(const struct engine *e) {
     return d->max_window > 0 ? d->max_window : DRAFT_UNSET_ROWS;
 }
 
+// Logits of every row take memory, and with very many streams a round has rows enough without drafts.
+#define ROUND_ROWS 256
+
+static int32_t round_rows(const struct engine *e, int32_t parallel) {
+    int64_t rows = (int64_t)parallel * max_window(e);
+    return (int32_t)(rows <= ROUND_ROWS ? rows : parallel > ROUND_ROWS ? parallel : ROUND_ROWS);
+}
+
 static bool on_pages(const struct engine *e) { return e->options.page_rows > 0; }
 
 static int32_t page_rows_of(const struct engine *e) { return on_pages(e) ? e->options.page_rows : WINDOW_PAGE_ROWS; }
@@ -75,6 +83,7 @@ static int32_t page_rows_of(const struct engine *e) { return on_pages(e) ? e->op
 static struct model_limits limits_of(const struct engine *e, int32_t context) {
     return (struct model_limits){.max_lanes = e->options.parallel,
                                  .max_window = max_window(e),
+                                 .max_rows = round_rows(e, e->options.parallel),
                                  .max_context = context,
                                  .page_rows = page_rows_of(e),
                                  .pass_rows = PROMPT_MAX_ROWS,
@@ -92,7 +101,7 @@ static enum status make_plan(struct engine *e, struct error *error) {
     e->info.kv = kv_of(e);
     int32_t most = c->n_context < PLAN_CONTEXT_MAX ? (int32_t)c->n_context : PLAN_CONTEXT_MAX;
     struct model_limits limits = limits_of(e, o->context > 0 ? o->context : most);
-    int64_t logits_bytes = (int64_t)o->parallel * max_window(e) * c->n_vocab * (int64_t)sizeof(float);
+    int64_t logits_bytes = (int64_t)limits.max_rows * c->n_vocab * (int64_t)sizeof(float);
     struct plan_request r = {
         .available_bytes = available,
         .reserve_bytes = e->info.reserve_bytes,
@@ -174,7 +183,8 @@ static enum status take_memory(struct engine *e, struct error *error) {
         s = meter_create(plan->parallel, plan->max_window, &e->meter, error);
         if (s != STATUS_OK) return s;
     }
-    size_t n_row = n * (size_t)plan->max_window;
+    e->round_rows = round_rows(e, plan->parallel);
+    size_t n_row = (size_t)e->round_rows;
     e->ids = calloc(n_row, sizeof *e->ids);
     e->params = calloc(n_row, sizeof *e->params);
     e->results = calloc(n_row, sizeof *e->results);

@@ -137,7 +137,9 @@ struct tensor model_tap(const struct model *m, int i) {
     return tensor_rows(m->scratch.taps[i], 0, m->n_row);
 }
 
-static int64_t round_rows(const struct model_limits *l) { return (int64_t)l->max_lanes * l->max_window; }
+static int64_t round_rows(const struct model_limits *l) {
+    return l->max_rows > 0 ? l->max_rows : (int64_t)l->max_lanes * l->max_window;
+}
 
 static struct device_limits limits_of_device(const struct model_config *c, const struct model_limits *l) {
     int64_t n_query = c->n_heads * c->head_dim, n_value = c->n_value_heads * c->value_dim;

@@ -44,7 +44,8 @@ int64_t model_run_bytes(const struct model *m, int32_t max_window, enum dtype ac
 int64_t model_kept_bytes(const struct model *m, int32_t max_window, enum dtype activation);
 
 struct model_limits {
-    int32_t max_lanes, max_window; // widest round: max_lanes * max_window rows
+    int32_t max_lanes, max_window; // of a round, and rows of a lane in it
+    int32_t max_rows;              // of a round, >= max_lanes; 0: max_lanes * max_window
     int32_t max_context;
     int32_t page_rows;
     int32_t pass_rows; // longest prompt pass, 64..PROMPT_MAX_ROWS

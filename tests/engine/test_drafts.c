@@ -124,6 +124,32 @@ static void plain_rounds_can_be_asked_for(void **state) {
     engine_free(e);
 }
 
+// More windows than a round has room for.
+static void many_streams_share_a_round(void **state) {
+    (void)state;
+    enum { N = 40, N_IDS = 70, REPLY = 12 };
+    static const struct draft_options off, wide = {.mtp = true, .copies = true, .forced = true, .max_window = 16};
+    int32_t ids[2][N][REPLY];
+    for (int arm = 0; arm < 2; arm++) {
+        struct request *r[N];
+        struct engine *e = bed_open((struct engine_options){.drafts = arm == 0 ? off : wide, .parallel = N});
+        for (int i = 0; i < N; i++) {
+            int32_t *own = bed_prompt(N_IDS, (uint32_t)i);
+            struct request_params p = bed_params(own, N_IDS, REPLY);
+            p.draft = true;
+            r[i] = bed_submit(e, &p);
+            free(own);
+        }
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(bed_wait_done(r[i]).n_tokens, REPLY);
+            for (int k = 0; k < REPLY; k++) ids[arm][i][k] = request_tokens(r[i])[k].id;
+            request_free(r[i]);
+        }
+        engine_free(e);
+    }
+    assert_memory_equal(ids[0], ids[1], sizeof ids[0]);
+}
+
 static void the_head_drafts_and_is_planned(void **state) {
     (void)state;
     struct request_params p = bed_params(prompt, N_PROMPT, 21);
@@ -158,6 +184,7 @@ int main(void) {
         cmocka_unit_test(penalties_hold_along_windows),
         cmocka_unit_test(drafts_are_counted),
         cmocka_unit_test(plain_rounds_can_be_asked_for),
+        cmocka_unit_test(many_streams_share_a_round),
         cmocka_unit_test(the_head_drafts_and_is_planned),
     };
     if (!bed_start()) return BED_SKIP;

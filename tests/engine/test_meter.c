@@ -22,7 +22,7 @@ static struct meter_lane lane(int32_t n_most, double chance, bool by_head) {
 
 static int32_t choose_one(struct meter *m, double chance, bool by_head) {
     struct meter_lane l = lane(7, chance, by_head);
-    meter_choose(m, &l, 1);
+    meter_choose(m, &l, 1, 7);
     return l.n;
 }
 
@@ -70,7 +70,7 @@ static void lanes_share_what_pays(void **state) {
     meter_add_round(m, 2, 2, 100);
     meter_add_round(m, 2, 16, 520); // 30 a row: what is kept in 3 of 5 cases or more
     struct meter_lane lanes[2] = {lane(7, 0.95, false), lane(7, 0.3, false)};
-    assert_true(meter_choose(m, lanes, 2) > 0);
+    assert_true(meter_choose(m, lanes, 2, 14) > 0);
     assert_true(lanes[0].n > 3);
     assert_int_equal(lanes[1].n, 0);
     meter_free(m);
@@ -110,11 +110,29 @@ static void streams_differ_and_are_forgiven(void **state) {
     meter_free(m);
 }
 
+static void very_many_lanes_are_plain(void **state) {
+    (void)state;
+    enum { N = 4096 };
+    static struct meter_lane lanes[N];
+    struct meter *m = open(N);
+    for (int i = 0; i < N; i++) lanes[i] = lane(7, 0.9, i % 2 == 0);
+    meter_add_round(m, N, 2 * N, 100);
+    meter_add_head(m, N, 2, 100);
+    meter_choose(m, lanes, N, N);
+    for (int i = 0; i < N; i++) assert_int_equal(lanes[i].n, 0);
+    int32_t n = 0;
+    meter_choose(m, lanes, 64, 100); // nothing is known of so many: all that may be
+    for (int i = 0; i < 64; i++) n += lanes[i].n;
+    assert_int_equal(n, 100);
+    meter_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_not_known_is_tried),      cmocka_unit_test(rows_must_be_worth_their_time),
         cmocka_unit_test(steps_of_the_head_must_too),      cmocka_unit_test(lanes_share_what_pays),
         cmocka_unit_test(a_choice_is_probed_now_and_then), cmocka_unit_test(streams_differ_and_are_forgiven),
+        cmocka_unit_test(very_many_lanes_are_plain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
