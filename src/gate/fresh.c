@@ -16,19 +16,23 @@
 #define START_NS  ((int64_t)120000000000)
 #define LOOK_NS   ((int64_t)20000000)
 #define FLAGS_MAX 64
+#define PATH_SIZE 512 // of the names of temporary files
 
 struct fresh {
     pid_t pid; // 0: none runs
     int port;
-    char log[64], logits[64]; // files of this process, removed when the server ends
+    char log[PATH_SIZE], logits[PATH_SIZE]; // files of this process, removed when the server ends
 };
 
 bool fresh_runs(const struct gate *g) { return g->fresh != NULL && g->fresh->pid != 0; }
 
 // ---- start and end ----
 
-static enum status make_file(char path[64], struct error *e) {
-    snprintf(path, 64, "/tmp/tokenfold-gate-XXXXXX");
+static enum status make_file(char path[PATH_SIZE], struct error *e) {
+    const char *folder = getenv("TMPDIR");
+    if (folder == NULL || *folder == '\0') folder = "/tmp";
+    int n = snprintf(path, PATH_SIZE, "%s/tokenfold-gate-XXXXXX", folder);
+    if (n >= PATH_SIZE) return error_set(e, STATUS_INVALID, "TMPDIR: %s is too long a name of a folder", folder);
     int fd = mkstemp(path);
     if (fd < 0) return error_set(e, STATUS_IO, "%s: %s", path, strerror(errno));
     close(fd);
