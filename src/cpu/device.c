@@ -116,6 +116,8 @@ static const struct ops cpu_ops = {
     .router = cpu_router,
     .experts = cpu_experts,
     .draw = cpu_draw,
+    .block_conv = cpu_block_conv,
+    .block_attention = cpu_block_attention,
 };
 
 static void fill_device(struct cpu_device *d, enum compute compute) {

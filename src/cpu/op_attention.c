@@ -3,7 +3,8 @@
 // FORM_PROMPT: an item is a KV head and a block of rows; each query's chain runs over all its tiles.
 // FORM_ROWS: an item is a lane's KV head and one absolute chunk of 512 keys. Partial results go to slots of scratch
 // and are merged into the lane's totals in chunk order. There are fewer slots than chunks of a long context, so items
-// run in waves; a merge is a left fold, which is why its bits do not depend on where a wave ends.
+// run in waves; a merge is a left fold, which is why its bits do not depend on where a wave ends. Block attention is
+// the same with other bounds of what a row sees.
 #include "cpu/ops.h"
 #include "cpu/pages.h"
 #include <math.h>
@@ -63,31 +64,58 @@ static void carve_rows_layout(struct cpu_carver *c, struct rows_layout *layout, 
         carve_chain(c, c->base != NULL ? &layout->slots[i] : &unused, n_query, head_dim, false);
 }
 
-void cpu_need_attention(const struct cpu_device *d, const struct device_limits *l, struct cpu_need *need) {
-    if (l->n_kv_head == 0) return;
-    int64_t r = heads_per_group(l->n_head, l->n_kv_head);
-    int64_t window = l->max_window * r, prompt = prompt_rows(r) * r;
+// What rounds of n_lane lanes take, whose rows bring n_query queries to each KV head; a thread has n_thread_query.
+static void need_rows(const struct cpu_device *d, int64_t n_lane, int64_t n_kv_head, int64_t head_dim, int64_t n_query,
+                      int64_t n_thread_query, struct cpu_need *need) {
     struct cpu_carver shared = {0}, thread = {0};
     struct workspace w;
     struct rows_layout layout;
-    carve_workspace(&thread, &d->kernels, &w, window > prompt ? window : prompt, l->head_dim);
-    carve_rows_layout(&shared, &layout, l->max_lanes * l->n_kv_head, window, SLOTS_PER_THREAD * d->n_threads,
-                      l->head_dim);
+    carve_workspace(&thread, &d->kernels, &w, n_thread_query, head_dim);
+    carve_rows_layout(&shared, &layout, n_lane * n_kv_head, n_query, SLOTS_PER_THREAD * d->n_threads, head_dim);
     cpu_need_raise(need, shared.used, thread.used);
+}
+
+void cpu_need_attention(const struct cpu_device *d, const struct device_limits *l, struct cpu_need *need) {
+    int64_t r = heads_per_group(l->n_head, l->n_kv_head),
+            block_r = heads_per_group(l->block_n_head, l->block_n_kv_head);
+    if (r > 0) {
+        int64_t window = l->max_window * r, prompt = prompt_rows(r) * r;
+        need_rows(d, l->max_lanes, l->n_kv_head, l->head_dim, window, window > prompt ? window : prompt, need);
+    }
+    int64_t block = l->block_rows * block_r;
+    if (block > 0) need_rows(d, l->max_lanes, l->block_n_kv_head, l->block_head_dim, block, block, need);
 }
 
 struct attention_task {
     struct cpu_device *d;
     const struct attention_args *a;
-    int r;             // query heads per KV head
-    int64_t row_block; // FORM_PROMPT
+    const struct block_attention_args *block; // which keys a row sees, and that there is no gate; NULL: attention's own
+    int r;                                    // query heads per KV head
+    int64_t row_block;                        // FORM_PROMPT
     struct rows_layout rows;
     // A wave: items [wave_first, wave_last) of the list of all chunks, by lane, then KV head, then chunk.
     int64_t wave_first, wave_last;
 };
 
-static int64_t chunks_of(const struct lane *lane) {
-    return (lane->position + lane->n_row + CPU_CHUNK_KEYS - 1) / CPU_CHUNK_KEYS;
+// The keys that the lane's row i sees: [first, end).
+static int64_t first_key(const struct attention_task *task, const struct lane *lane, int64_t i) {
+    const struct block_attention_args *b = task->block;
+    if (b == NULL) return 0;
+    int64_t oldest = lane->position + i - b->window + 1, first = b->first[lane - b->batch->lanes];
+    return oldest > first ? oldest : first;
+}
+
+static int64_t end_key(const struct attention_task *task, const struct lane *lane, int64_t i) {
+    bool whole = task->block != NULL && !task->block->causal;
+    return lane->position + (whole ? lane->n_row : i + 1);
+}
+
+static int64_t first_chunk(const struct attention_task *task, const struct lane *lane) {
+    return first_key(task, lane, 0) / CPU_CHUNK_KEYS;
+}
+
+static int64_t chunks_of(const struct attention_task *task, const struct lane *lane) {
+    return (lane->position + lane->n_row + CPU_CHUNK_KEYS - 1) / CPU_CHUNK_KEYS - first_chunk(task, lane);
 }
 
 // Codes become fp32 once for all queries of the chain.
@@ -139,6 +167,29 @@ static void load_queries(const struct attention_task *task, const struct lane *l
     }
 }
 
+// A tile that begins before some of the rows' first keys: a row at a time, from its own first key on.
+static void run_edge(const struct attention_task *task, const struct lane *lane, int kv_head, int64_t n_row,
+                     int64_t key, int n_key, const struct workspace *w, struct cpu_attend tile) {
+    const struct attention_args *a = task->a;
+    struct cpu_attend one = tile;
+    one.n_query = task->r;
+    one.again = false;
+    for (int64_t i = 0; i < n_row; i++) {
+        int64_t first = first_key(task, lane, i) > key ? first_key(task, lane, i) : key;
+        int64_t sees = end_key(task, lane, i) - first, skip = i * task->r;
+        one.n_key = (int)(key + n_key - first);
+        if (one.n_key <= 0 || sees <= 0) continue;
+        for (int k = 0; k < task->r; k++) w->visible[k] = sees < one.n_key ? (int32_t)sees : one.n_key;
+        one.q = tile.q + skip * a->head_dim;
+        one.acc = tile.acc + skip * a->head_dim;
+        one.max = tile.max + skip;
+        one.sum = tile.sum + skip;
+        one.k = tile_rows(task, lane, kv_head, first, one.n_key, false, w->k);
+        one.v = tile_rows(task, lane, kv_head, first, one.n_key, true, w->v);
+        task->d->kernels.attend[a->batch->form](&one);
+    }
+}
+
 // Runs the chains of rows [row0, row0 + n_row) over the tiles of keys [key0, key_end).
 static void run_chain(const struct attention_task *task, const struct lane *lane, int kv_head, int64_t row0,
                       int64_t n_row, int64_t key0, int64_t key_end, const struct workspace *w, const struct chain *to) {
@@ -159,8 +210,13 @@ static void run_chain(const struct attention_task *task, const struct lane *lane
     for (int64_t key = key0 + (key0 == 0 ? a->first_key : 0), next; key < key_end; key = next) {
         next = (key / CPU_TILE_KEYS + 1) * CPU_TILE_KEYS;
         tile.n_key = (int)((next < key_end ? next : key_end) - key);
+        if (first_key(task, lane, row0 + n_row - 1) > key) { // block drafters only: row0 is 0
+            run_edge(task, lane, kv_head, n_row, key, tile.n_key, w, tile);
+            tile.again = false;
+            continue;
+        }
         for (int i = 0; i < tile.n_query; i++) {
-            int64_t sees = lane->position + row0 + i / task->r + 1 - key;
+            int64_t sees = end_key(task, lane, row0 + i / task->r) - key;
             w->visible[i] = sees < 0 ? 0 : sees < tile.n_key ? (int32_t)sees : tile.n_key;
         }
         tile.k = tile_rows(task, lane, kv_head, key, tile.n_key, false, w->k);
@@ -181,8 +237,10 @@ static void finish_queries(const struct attention_task *task, const struct lane 
         float *acc = c->acc + i * n;
         float inverse = 1.0f / c->sum[i];
         for (int64_t j = 0; j < n; j++) acc[j] *= inverse;
-        k->widen(a->qg.dtype, cpu_row(a->qg, t, h * 2 * n + n), n, gate);
-        k->mul_sigmoid(acc, gate, n, acc);
+        if (task->block == NULL) {
+            k->widen(a->qg.dtype, cpu_row(a->qg, t, h * 2 * n + n), n, gate);
+            k->mul_sigmoid(acc, gate, n, acc);
+        }
         k->narrow(a->out.dtype, acc, n, cpu_row(a->out, t, h * n));
     }
 }
@@ -220,11 +278,12 @@ struct chunk_span {
     int64_t first, n_chunk;
 };
 
-static struct chunk_span span_of_item(const struct attention_args *a, int64_t item) {
+static struct chunk_span span_of_item(const struct attention_task *task, int64_t item) {
+    const struct attention_args *a = task->a;
     int64_t first = 0;
     for (int i = 0;; i++) {
         const struct lane *lane = &a->batch->lanes[i];
-        int64_t n_chunk = chunks_of(lane);
+        int64_t n_chunk = chunks_of(task, lane);
         if (item >= first + n_chunk * a->n_kv_head) {
             first += n_chunk * a->n_kv_head;
             continue;
@@ -235,10 +294,11 @@ static struct chunk_span span_of_item(const struct attention_args *a, int64_t it
     }
 }
 
-static struct chunk_span span_of_total(const struct attention_args *a, int64_t total) {
+static struct chunk_span span_of_total(const struct attention_task *task, int64_t total) {
+    const struct attention_args *a = task->a;
     int64_t first = 0, i = total / a->n_kv_head;
-    for (int64_t before = 0; before < i; before++) first += chunks_of(&a->batch->lanes[before]) * a->n_kv_head;
-    int64_t n_chunk = chunks_of(&a->batch->lanes[i]);
+    for (int64_t before = 0; before < i; before++) first += chunks_of(task, &a->batch->lanes[before]) * a->n_kv_head;
+    int64_t n_chunk = chunks_of(task, &a->batch->lanes[i]);
     int kv_head = (int)(total % a->n_kv_head);
     return (struct chunk_span){&a->batch->lanes[i], kv_head, total, first + kv_head * n_chunk, n_chunk};
 }
@@ -248,12 +308,15 @@ static void chunk_items(void *context, long first, long last, int thread) {
     const struct attention_args *a = task->a;
     for (long i = first; i < last; i++) {
         int64_t item = task->wave_first + i;
-        struct chunk_span span = span_of_item(a, item);
+        struct chunk_span span = span_of_item(task, item);
         const struct lane *lane = span.lane;
         struct workspace w;
         open_workspace(task, thread, (int64_t)lane->n_row * task->r, &w);
-        int64_t key0 = (item - span.first) * CPU_CHUNK_KEYS, end = lane->position + lane->n_row;
+        int64_t key0 = (first_chunk(task, lane) + item - span.first) * CPU_CHUNK_KEYS,
+                end = lane->position + lane->n_row;
         if (end > key0 + CPU_CHUNK_KEYS) end = key0 + CPU_CHUNK_KEYS;
+        int64_t first_tile = first_key(task, lane, 0) / CPU_TILE_KEYS * CPU_TILE_KEYS;
+        if (key0 < first_tile) key0 = first_tile;
         struct chain *slot = &task->rows.slots[i];
         load_queries(task, lane, span.kv_head, 0, lane->n_row, w.chain.q);
         reset_chain(slot, (int64_t)lane->n_row * task->r, a->head_dim);
@@ -282,7 +345,7 @@ static void merge_totals(void *context, long first, long last, int thread) {
     struct workspace w;
     open_workspace(task, thread, 1, &w);
     for (long total = first; total < last; total++) {
-        struct chunk_span span = span_of_total(a, total);
+        struct chunk_span span = span_of_total(task, total);
         int64_t end = span.first + span.n_chunk;
         int64_t from = span.first > task->wave_first ? span.first : task->wave_first;
         int64_t to = end < task->wave_last ? end : task->wave_last;
@@ -301,7 +364,7 @@ static void rows_attention(struct attention_task *task) {
     const struct batch *b = a->batch;
     int64_t n_item = 0, widest = 0, n_total = (int64_t)b->n_lane * a->n_kv_head;
     for (int i = 0; i < b->n_lane; i++) {
-        n_item += chunks_of(&b->lanes[i]) * a->n_kv_head;
+        n_item += chunks_of(task, &b->lanes[i]) * a->n_kv_head;
         if (b->lanes[i].n_row > widest) widest = b->lanes[i].n_row;
     }
     int64_t n_query = widest * task->r, n_slot = (int64_t)SLOTS_PER_THREAD * task->d->n_threads;
@@ -313,6 +376,20 @@ static void rows_attention(struct attention_task *task) {
         workers_run(task->d->workers, (long)(task->wave_last - task->wave_first), 1, chunk_items, task);
         workers_run(task->d->workers, (long)n_total, 1, merge_totals, task);
     }
+}
+
+void cpu_block_attention(struct device *base, const struct block_attention_args *b) {
+    struct attention_args a = {.batch = b->batch,
+                               .q = b->q,
+                               .n_head = b->n_head,
+                               .n_kv_head = b->n_kv_head,
+                               .head_dim = b->head_dim,
+                               .scale = b->scale,
+                               .kv = b->kv,
+                               .out = b->out};
+    struct attention_task task = {.d = cpu_device_of(base), .a = &a, .block = b, .r = b->n_head / b->n_kv_head};
+    must(b->batch->form == FORM_ROWS && b->window > 0);
+    rows_attention(&task);
 }
 
 void cpu_attention(struct device *base, const struct attention_args *a) {

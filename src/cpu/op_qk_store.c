@@ -16,8 +16,9 @@ void cpu_need_qk_store(const struct cpu_device *d, const struct device_limits *l
     int64_t n_row = l->max_rows > l->max_round_rows ? l->max_rows : l->max_round_rows;
     struct cpu_carver shared = {0}, thread = {0};
     float *table;
-    carve_tables(&shared, n_row, l->head_dim, &table); // n_rot <= head_dim
-    cpu_carve(&thread, (size_t)l->head_dim * sizeof(float));
+    int64_t head_dim = l->head_dim > l->block_head_dim ? l->head_dim : l->block_head_dim;
+    carve_tables(&shared, n_row, head_dim, &table); // n_rot <= head_dim
+    cpu_carve(&thread, (size_t)head_dim * sizeof(float));
     cpu_need_raise(need, shared.used, thread.used);
 }
 
@@ -69,7 +70,7 @@ static void store_head(struct qk_task *task, int64_t t, int h, float *x) {
     int64_t n = a->head_dim;
     const float *angles = task->angles + t * a->n_rot;
     if (h < a->n_head) {
-        k->widen(a->qg.dtype, cpu_row(a->qg, t, h * 2 * n), n, x);
+        k->widen(a->qg.dtype, cpu_row(a->qg, t, h * (a->no_gate ? 1 : 2) * n), n, x);
         k->norm(x, a->q_norm, a->eps, n, x);
         rotate(x, angles, a->n_rot);
         k->narrow(a->q_out.dtype, x, n, cpu_row(a->q_out, t, h * n));

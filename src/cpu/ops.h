@@ -35,6 +35,8 @@ void cpu_swiglu(struct device *d, const struct swiglu_args *a);
 void cpu_router(struct device *d, const struct router_args *a);
 void cpu_experts(struct device *d, const struct experts_args *a);
 void cpu_draw(struct device *d, const struct draw_args *a);
+void cpu_block_conv(struct device *d, const struct block_conv_args *a);
+void cpu_block_attention(struct device *d, const struct block_attention_args *a);
 
 // The scratch blocks; `must` be within what was reserved when the carving is done.
 static inline struct cpu_carver cpu_shared_scratch(struct cpu_device *d) {

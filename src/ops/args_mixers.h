@@ -13,7 +13,8 @@
 // position * inv_freq[i], inv_freq[i] = theta^(-2 i / n_rot) rounded to fp32, the angle's product rounded to fp32.
 struct qk_store_args {
     const struct batch *batch;
-    struct tensor qg, k, v;       // [T, Hq * 2 * D], [T, Hkv * D], [T, Hkv * D]
+    struct tensor qg, k, v; // [T, Hq * 2 * D], [T, Hkv * D], [T, Hkv * D]
+    int no_gate;            // block drafters: qg is [T, Hq * D], queries alone; n_head may be 0, then qg is not read
     const float *q_norm, *k_norm; // [D]
     float eps;
     const float *inv_freq; // [n_rot / 2]

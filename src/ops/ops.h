@@ -15,6 +15,7 @@
 #ifndef TF_OPS_OPS_H
 #define TF_OPS_OPS_H
 
+#include "ops/args_blocks.h"
 #include "ops/args_mixers.h"
 #include "ops/args_rows.h"
 #include "ops/draw.h"
@@ -36,6 +37,9 @@ struct ops {
     void (*router)(struct device *, const struct router_args *);
     void (*experts)(struct device *, const struct experts_args *);
     void (*draw)(struct device *, const struct draw_args *);
+    // Of block drafters; NULL both where there are none.
+    void (*block_conv)(struct device *, const struct block_conv_args *);
+    void (*block_attention)(struct device *, const struct block_attention_args *);
 };
 
 #endif

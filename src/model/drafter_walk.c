@@ -1,0 +1,136 @@
+// Choosing drafts: from the last token on, each row's candidate that the target would draw if its logits were the
+// drafter's scores, given the one chosen before.
+#include "model/drafter_internal.h"
+
+#include "base/numeric.h"
+#include "base/random.h"
+#include <math.h>
+
+struct candidate {
+    int32_t id;
+    double score; // of the drafter: a logarithm of a probability, not normalised
+    double s;     // what the draw compares: score with the request's bias and penalties, over the temperature
+};
+
+static double codebook_value(const struct weight *w, int32_t id, int32_t i) {
+    int64_t at = id * w->n_in + i;
+    if (w->dtype == DTYPE_F32) return (double)((const float *)w->data)[at];
+    uint16_t half = ((const uint16_t *)w->data)[at];
+    return (double)(w->dtype == DTYPE_BF16 ? bf16_to_float(half) : f16_to_float(half));
+}
+
+// What the selector adds if `id` follows `before`, in a row that sees `edges`.
+static double edge(const struct drafter *d, int32_t before, int32_t id, const float *edges) {
+    double sum = 0;
+    for (int32_t r = 0; r < d->config.rank; r++)
+        sum += codebook_value(&d->weights.predecessor, before, r) * (double)edges[r] *
+               codebook_value(&d->weights.successor, id, r);
+    return sum;
+}
+
+// How often the reply has an id, drafts so far included, and whether the prompt or the reply has it at all.
+static bool is_seen(const struct drafter_ask *ask, int32_t n_before, int32_t id, int32_t *n_reply) {
+    const struct draw_params *p = ask->draw;
+    bool seen = false;
+    *n_reply = 0;
+    for (int32_t i = 0; i < p->n_seen && !seen; i++) {
+        if (p->seen[i].id != id) continue;
+        *n_reply = p->seen[i].n_reply;
+        seen = true;
+    }
+    for (int32_t i = 0; i < n_before; i++) *n_reply += ask->ids[i] == id;
+    return seen || *n_reply > 0;
+}
+
+// The score with the steps 1 to 3 of a draw (ops/draw.h). `shift` makes a logit of a score: repetition asks for its
+// sign.
+static double adjusted(const struct drafter_ask *ask, int32_t n_before, const struct candidate *c, double shift) {
+    const struct draw_params *p = ask->draw;
+    double l = c->score;
+    int32_t n_reply;
+    for (int32_t i = 0; i < p->n_bias; i++)
+        if (p->bias[i].id == c->id) l += (double)p->bias[i].bias;
+    if (p->n_seen == 0 || (p->repetition == 1 && p->presence == 0 && p->frequency == 0)) return l;
+    if (!is_seen(ask, n_before, c->id, &n_reply)) return l;
+    if (p->repetition != 1) {
+        double logit = l + shift;
+        l = (logit > 0 ? logit / p->repetition : logit * p->repetition) - shift;
+    }
+    return n_reply > 0 ? l - p->frequency * n_reply - p->presence : l;
+}
+
+// Falling by s; what is equal keeps its order, which is that of the logits.
+static void sort_candidates(struct candidate *c, int32_t n) {
+    for (int32_t i = 1; i < n; i++) {
+        struct candidate moved = c[i];
+        int32_t to = i;
+        for (; to > 0 && c[to - 1].s < moved.s; to--) c[to] = c[to - 1];
+        c[to] = moved;
+    }
+}
+
+// How many of the sorted candidates the request's top-k, top-p and min-p leave; mass is counted among candidates.
+static int32_t count_left(const struct draw_params *p, const struct candidate *c, int32_t n) {
+    if (p->top_k > 0 && p->top_k < n) n = p->top_k;
+    if (p->top_p < 1) {
+        double mass = 0, sum = 0;
+        for (int32_t i = 0; i < n; i++) mass += exp(c[i].s - c[0].s);
+        for (int32_t i = 0; i < n; i++) {
+            sum += exp(c[i].s - c[0].s);
+            if (sum >= p->top_p * mass) n = i + 1;
+        }
+    }
+    while (p->min_p > 0 && n > 1 && c[n - 1].s < c[0].s + log(p->min_p)) n--;
+    return n;
+}
+
+static double noise(const struct draw_params *p, int64_t position, int32_t id) {
+    return -log(-log(random_unit(random_bits(p->seed, (uint64_t)position, (uint64_t)id))));
+}
+
+static const struct candidate *choose(const struct draw_params *p, int64_t position, struct candidate *c, int32_t n) {
+    sort_candidates(c, n);
+    if (!(p->temperature > 0)) return &c[0];
+    const struct candidate *best = &c[0];
+    double most = -INFINITY;
+    n = count_left(p, c, n);
+    for (int32_t i = 0; i < n; i++) {
+        double value = c[i].s + noise(p, position, c[i].id);
+        if (!(value > most)) continue;
+        most = value;
+        best = &c[i];
+    }
+    return best;
+}
+
+static double share_of(const struct candidate *chosen, const struct candidate *c, int32_t n) {
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += exp(c[i].score - chosen->score);
+    return 1 / sum;
+}
+
+void drafter_walk(const struct drafter *d, struct drafter_ask *ask, const struct draw_result *results,
+                  const float *edges, const float *first_logits) {
+    const struct draw_params *p = ask->draw;
+    double temperature = p->temperature > 1e-30 ? p->temperature : 1; // 1 where nothing is drawn
+    int32_t before = ask->last;
+    for (ask->n = 0; ask->n < ask->n_want; ask->n++, edges += d->config.rank) {
+        const struct draw_result *r = &results[ask->n];
+        struct candidate c[DRAW_MAX_TOP];
+        double shift = 0;
+        int32_t n = 0;
+        if (r->n_top > 0)
+            shift = d->config.output_multiplier * ((double)first_logits[ask->n] - (double)r->top[0].logprob);
+        for (int32_t k = 0; k < r->n_top; k++) {
+            struct candidate one = {.id = r->top[k].id};
+            one.score = d->config.output_multiplier * (double)r->top[k].logprob;
+            if (d->config.has_selector) one.score += edge(d, before, one.id, edges);
+            one.s = adjusted(ask, ask->n, &one, shift) / temperature;
+            if (isfinite(one.s)) c[n++] = one;
+        }
+        if (n == 0) return;
+        const struct candidate *best = choose(p, p->position + ask->n, c, n);
+        ask->ids[ask->n] = before = best->id;
+        ask->confidence[ask->n] = (float)share_of(best, c, n);
+    }
+}
