@@ -15,7 +15,7 @@ struct qk_case {
 struct qk_data {
     const struct qk_case *c;
     enum dtype kv;
-    int n_row;
+    int n_row, step; // 2: a gate lies behind each query; 1: block drafters have none
     float *qg, *k, *v, *q_norm, *k_norm, *inv_freq;
 };
 
@@ -73,7 +73,7 @@ static void oracle_rows(const struct qk_data *data, double *q, double *k) {
         for (int i = 0; i < c->lanes[lane].n_row; i++, t++) {
             int32_t position = c->lanes[lane].position + i;
             for (int h = 0; h < c->n_head; h++)
-                oracle_head(data->qg + (t * c->n_head + h) * 2 * n, data->q_norm, data, position,
+                oracle_head(data->qg + (t * c->n_head + h) * data->step * n, data->q_norm, data, position,
                             q + (t * c->n_head + h) * n);
             for (int h = 0; h < c->n_kv_head; h++)
                 oracle_head(data->k + (t * c->n_kv_head + h) * n, data->k_norm, data, position,
@@ -95,12 +95,13 @@ static struct qk_result call(struct run *r, struct device *d, const struct qk_da
     int64_t n_row = pool.batch.n_row, q_width = (int64_t)c->n_head * n, width = (int64_t)c->n_kv_head * n;
     struct qk_store_args args = {
         .batch = &pool.batch,
+        .no_gate = data->step == 1,
         .eps = EPS,
         .n_rot = c->n_rot,
         .n_head = c->n_head,
         .n_kv_head = c->n_kv_head,
         .head_dim = n,
-        .qg = stage_tensor(&s, data->qg + row0 * 2 * q_width, n_row, 2 * q_width, d->activation),
+        .qg = stage_tensor(&s, data->qg + row0 * data->step * q_width, n_row, data->step * q_width, d->activation),
         .k = stage_tensor(&s, data->k + row0 * width, n_row, width, d->activation),
         .v = stage_tensor(&s, data->v + row0 * width, n_row, width, d->activation),
         .q_norm = stage_input(&s, data->q_norm, (size_t)n * sizeof(float)),
@@ -185,11 +186,13 @@ static void check_keys(struct run *r, const struct qk_data *data, struct qk_resu
     expect_close(r, "scales of keys", all.kv.k_scale, scales, (size_t)n_vector, &element_f32);
 }
 
-static void qk_case(struct run *r, enum dtype kv, const struct qk_case *c) {
+static void qk_case(struct run *r, enum dtype kv, bool no_gate, const struct qk_case *c) {
     if (case_done(r)) return;
-    case_begin(r, "%s heads %d/%d of %d, %d lanes, %d at %d", c->form == FORM_ROWS ? "rows" : "prompt", c->n_head,
-               c->n_kv_head, c->head_dim, c->n_lane, c->lanes[0].n_row, c->lanes[0].position);
+    case_begin(r, "%s heads %d/%d of %d%s, %d lanes, %d at %d", c->form == FORM_ROWS ? "rows" : "prompt", c->n_head,
+               c->n_kv_head, c->head_dim, no_gate ? " without gates" : "", c->n_lane, c->lanes[0].n_row,
+               c->lanes[0].position);
     struct qk_data data = make_data(r, c, kv);
+    data.step = no_gate ? 1 : 2;
     size_t n_q = (size_t)(data.n_row * c->n_head * c->head_dim),
            n_k = (size_t)(data.n_row * c->n_kv_head * c->head_dim);
     double *q = arena_alloc(r->arena, n_q * sizeof(double)), *k = arena_alloc(r->arena, n_k * sizeof(double));
@@ -203,15 +206,18 @@ static void qk_case(struct run *r, enum dtype kv, const struct qk_case *c) {
 
 static void run_cases(struct run *r, enum dtype kv) {
     qk_case(
-        r, kv,
+        r, kv, false,
         &(struct qk_case){
             FORM_ROWS, 4, 2, 32, 8, 3, {{.position = 70, .n_row = 3}, {.n_row = 1}, {.position = 511, .n_row = 2}}});
-    qk_case(r, kv, &(struct qk_case){FORM_PROMPT, 2, 1, 16, 16, 1, {{.position = 64, .n_row = 70}}});
+    qk_case(r, kv, false, &(struct qk_case){FORM_PROMPT, 2, 1, 16, 16, 1, {{.position = 64, .n_row = 70}}});
     if (r->hunting) return;
-    qk_case(r, kv,
+    if (r->subject->device->ops->block_attention != NULL)
+        qk_case(r, kv, true,
+                &(struct qk_case){FORM_ROWS, 4, 2, 128, 128, 2, {{.position = 1020, .n_row = 8}, {.n_row = 8}}});
+    qk_case(r, kv, false,
             &(struct qk_case){
                 FORM_ROWS, 6, 2, 256, 64, 2, {{.position = 200123, .n_row = 4}, {.position = 510, .n_row = 3}}});
-    qk_case(r, kv, &(struct qk_case){FORM_PROMPT, 4, 1, 256, 64, 1, {{.position = 128, .n_row = 65}}});
+    qk_case(r, kv, false, &(struct qk_case){FORM_PROMPT, 4, 1, 256, 64, 1, {{.position = 128, .n_row = 65}}});
 }
 
 static void run_qk_store(struct run *r) { run_cases(r, r->subject->device->kv); }
