@@ -48,7 +48,7 @@ static int32_t most_rows(const struct engine *e, const struct request *r) {
     return r->may_draft ? (e->info.plan.max_window < left ? e->info.plan.max_window : left) : 1;
 }
 
-// Sets up the window with all drafts that need no forward pass; where there are none, the head may be asked.
+// Sets up the window with all drafts that need no forward pass; where there are none, a drafter may be asked.
 static void find_candidates(struct engine *e, struct request *r) {
     struct drafting *d = &r->drafting;
     int32_t most = most_rows(e, r), n = 0, n_match = 0, chain = e->options.drafts.max_chain;
@@ -63,8 +63,9 @@ static void find_candidates(struct engine *e, struct request *r) {
     } else if ((n = copies_propose(r, d->ids + 1, most - 1, &n_match)) > 0) {
         d->source = DRAFT_COPY;
         d->class = n_match < LONG_MATCH ? CLASS_SHORT_COPY : CLASS_LONG_COPY;
-    } else if (e->has_mtp && !e->options.drafts.expected) {
-        d->class = CLASS_HEAD;
+    } else if ((e->has_mtp || e->has_block) && !e->options.drafts.expected) {
+        d->class = e->has_block ? CLASS_BLOCK : CLASS_HEAD;
+        if (e->has_block) chain = drafter_block(e->drafter) - 1;
         d->n_want = chain > 0 && chain < most - 1 ? chain : most - 1;
     }
     d->n_row += n;
@@ -76,6 +77,7 @@ static void weigh(const struct engine *e, const struct request *r, struct meter_
     const struct drafting *d = &r->drafting;
     double worth = 1;
     out->by_head = d->n_want > 0;
+    out->at_once = e->has_block;
     out->n_most = out->by_head ? d->n_want : d->n_row - 1;
     for (int32_t k = 0; k < out->n_most; k++)
         out->worth[k] = worth *= meter_chance(e->meter, d->acceptance, d->class, k);
@@ -84,7 +86,7 @@ static void weigh(const struct engine *e, const struct request *r, struct meter_
 // A draft of the head must be worth the time of its row and of the step that makes the next one.
 static double least_confidence(const struct engine *e, int32_t n_row, int32_t n_head, double rate) {
     double row_ns = meter_round_ns(e->meter, e->n_running, n_row) - meter_round_ns(e->meter, e->n_running, n_row - 1);
-    double step_ns = meter_head_ns(e->meter, n_head, 2) - meter_head_ns(e->meter, n_head, 1);
+    double step_ns = e->has_block ? 0 : meter_head_ns(e->meter, n_head, 2) - meter_head_ns(e->meter, n_head, 1);
     return rate * ((row_ns > 0 ? row_ns : 0) + (n_head > 0 ? step_ns / n_head : 0));
 }
 
@@ -129,10 +131,11 @@ bool drafting_propose(struct engine *e) {
     for (int32_t i = 0; i < e->n_running; i++)
         if (e->running[i]->drafting.n_want > 0) e->asking[n++] = e->running[i];
     int64_t start = clock_ns();
-    int32_t n_step = 0;
-    if (n > 0 && !mtp_drafts_propose(e, n, &n_step)) return false;
+    int32_t n_step = 1;
+    if (n > 0 && !(e->has_block ? block_drafts_propose(e, n) : mtp_drafts_propose(e, n, &n_step))) return false;
     if (n > 0) meter_add_head(e->meter, n, n_step, (double)(clock_ns() - start));
     if (e->has_mtp) mtp_drafts_make_room(e);
+    block_drafts_make_room(e);
     return true;
 }
 
@@ -154,7 +157,7 @@ void drafting_learn(struct engine *e, int32_t n_row, int64_t round_ns) {
         struct drafting *d = &e->running[i]->drafting;
         const struct window *w = &e->windows[i];
         meter_fade(d->acceptance);
-        bool judged = d->source == DRAFT_MTP || d->source == DRAFT_COPY;
+        bool judged = d->source == DRAFT_MTP || d->source == DRAFT_BLOCK || d->source == DRAFT_COPY;
         int32_t n_drafted = w->ended ? w->n_taken - 1 : w->n_row - 1; // what lies behind an end was not judged
         if (judged && n_drafted > 0) meter_add_window(e->meter, d->acceptance, d->class, n_drafted, w->n_taken - 1);
     }

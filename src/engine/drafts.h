@@ -23,12 +23,14 @@ enum draft_source {
     DRAFT_EXPECTED, // a gate
     DRAFT_COPY,     // what followed where the stream's last tokens stood in its own context before
     DRAFT_MTP,      // the model's own head
+    DRAFT_BLOCK,    // a block drafter
     DRAFT_N_SOURCES,
 };
 
 // All zero: every round is plain.
 struct draft_options {
     bool copies, mtp;   // mtp: where the checkpoint has a head that fits
+    bool block;         // where there is a drafter (engine_options.drafter_dir); it goes before the head
     int32_t max_chain;  // most drafts that the head makes, one after another; 0: as many as a window has room for
     int32_t max_window; // most rows of a window, 2..DRAFT_MAX_ROWS; 0: DRAFT_UNSET_ROWS
     // Tests and gates.

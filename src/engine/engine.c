@@ -21,9 +21,11 @@ enum status engine_create(const struct engine_options *options, struct engine **
 
 enum status engine_restart(struct engine *e, const struct engine_options *options, struct error *error) {
     engine_close_streams(e);
-    const char *model_dir = e->options.model_dir;
+    struct engine_options before = e->options;
     e->options = *options;
-    e->options.model_dir = model_dir;
+    e->options.model_dir = before.model_dir;
+    e->options.drafter_dir = before.drafter_dir;
+    e->options.drafter_bits = before.drafter_bits;
     e->options.device = e->device;
     e->counts = (struct engine_counts){0};
     e->row_ns = e->round_ns = 0;
@@ -39,6 +41,7 @@ enum status engine_restart(struct engine *e, const struct engine_options *option
 void engine_free(struct engine *e) {
     if (e == NULL) return;
     engine_close_streams(e);
+    drafter_free(e->drafter);
     model_free(e->model);
     tokenizer_free(e->tokenizer);
     free(e->allowed);

@@ -41,7 +41,9 @@ struct engine_options {
     bool share_pages;    // with pages: the prompt cache keeps entries in the pool, and streams share them
     int64_t cache_bytes; // of the prompt cache in host memory; PLAN_CACHE_DEFAULT; 0: none
     struct draft_options drafts;
-    bool log_resumes; // a log line says where each prompt resumed, or why it could not
+    const char *drafter_dir; // a block drafter of the model (model/drafter.h); NULL: none. Stays as it is at a restart
+    int drafter_bits;        // 4: its matrices are quantised when it is loaded; 0: they stay as they are
+    bool log_resumes;        // a log line says where each prompt resumed, or why it could not
     void (*progress)(void *context, int64_t bytes_done, int64_t bytes_total); // while loading; may be NULL
     void *progress_context;
 

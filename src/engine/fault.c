@@ -95,6 +95,10 @@ void fault_before_absorb(const struct engine *e, struct lane *lane) {
     if (has(e, FAULT_DRAFT_POSITION)) lane->position++;
 }
 
+int32_t fault_kept_taps(const struct engine *e, int32_t n_kept) {
+    return has(e, FAULT_DRAFT_RING) && n_kept > 1 ? n_kept - 1 : n_kept;
+}
+
 void fault_on_cancel(struct engine *e, const struct request *r) {
     if (has(e, FAULT_CANCEL_LEAK)) pool_hold_page(e->pool, HOLDER_LANE, r->claim.pages[0]);
     for (int32_t i = 0; i < e->n_running && has(e, FAULT_CANCEL_TOUCH); i++) e->running[i]->n_pending = 0;

@@ -19,6 +19,7 @@ enum engine_fault {
     FAULT_DRAFT_STALE,    // the row of a wrong draft stays in the lane
     FAULT_DRAFT_TRUSTED,  // the last draft of a window is kept though it does not equal the draw
     FAULT_DRAFT_POSITION, // what a reply gives the MTP head is a position too far
+    FAULT_DRAFT_RING,     // a block drafter gets a stale row for the last one of a window
     FAULT_RESTORE_FAILS,  // every restore fails, which must change nothing but time
 };
 

@@ -11,6 +11,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#define KEEPS_A_PASS 8 // most states kept in one prompt pass
+
 // ---- the engine ----
 struct engine {
     struct engine_options options;
@@ -29,6 +31,9 @@ struct engine {
     int32_t n_vocab;
     bool has_mtp; // its head drafts
     bool warned_of_head;
+    struct drafter *drafter;           // NULL: none was asked for
+    bool drafter_is_loaded, has_block; // it drafts
+    struct drafter_ask *asks;          // [parallel]; NULL without one
 
     float *last_logits; // host: of a pass, where passes are watched; else NULL
     FILE *gate_file;    // NULL: passes are not written down
@@ -118,6 +123,7 @@ void fault_change_keeps(const struct engine *e, int32_t start, struct keep *keep
 void fault_after_restore(struct engine *e, struct request *r);
 void fault_before_round(struct request *r);
 void fault_before_absorb(const struct engine *e, struct lane *lane);
+int32_t fault_kept_taps(const struct engine *e, int32_t n_kept);
 void fault_on_cancel(struct engine *e, const struct request *r);
 
 static inline char *engine_page(const struct engine *e, int32_t page) {

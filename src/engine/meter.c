@@ -144,7 +144,8 @@ static int32_t walk(const struct meter *m, struct meter_lane *lanes, int32_t n_l
         n_taken++;
         if (lanes[i].by_head) {
             n_by_head += lanes[i].n == 1;
-            if (lanes[i].n > n_step) n_step = lanes[i].n;
+            int32_t n_own = lanes[i].at_once ? 1 : lanes[i].n;
+            if (n_own > n_step) n_step = n_own;
         }
         ns = meter_round_ns(m, n_lane, n_lane + n_taken) + meter_head_ns(m, n_by_head, n_step);
         if (ns > 0 && tokens / ns <= *rate) continue;

@@ -8,7 +8,7 @@
 #include "engine/drafts.h"
 
 // Drafts of different worth.
-enum draft_class { CLASS_HEAD, CLASS_SHORT_COPY, CLASS_LONG_COPY, DRAFT_N_CLASSES };
+enum draft_class { CLASS_HEAD, CLASS_BLOCK, CLASS_SHORT_COPY, CLASS_LONG_COPY, DRAFT_N_CLASSES };
 
 // How often a draft was kept when all before it were, by its place; older windows count less.
 struct acceptance {
@@ -44,7 +44,8 @@ double meter_head_ns(const struct meter *m, int32_t n_lane, int32_t n_step);
 
 struct meter_lane {
     int32_t n_most;               // drafts that it could have
-    bool by_head;                 // each costs a step of the head
+    bool by_head;                 // each costs a step of the head, or
+    bool at_once;                 // all of them one
     double worth[DRAFT_MAX_ROWS]; // of its kth draft: that it is kept with all before it; falling
     int32_t n;                    // out: drafts to take
 };

@@ -7,6 +7,7 @@
 #include "format/detokenizer.h"
 #include "format/stopper.h"
 #include "memory/ledger.h"
+#include "model/drafter.h"
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -41,10 +42,12 @@ struct drafting {
     int32_t ids[DRAFT_MAX_ROWS];
     struct copy_index copies;
     int32_t n_absorbed; // positions that the MTP head has
-    int32_t n_want;     // drafts, of the head
+    int32_t n_want;     // drafts, of the head or drafter
     enum draft_class class;
     struct acceptance acceptance[DRAFT_N_CLASSES];
-    float confidence, least_confidence; // that all drafts so far are right, by the head; below which it stops
+    float confidence, least_confidence; // that all drafts so far are right, by whoever drafts; below which it stops
+    struct drafter_lane block;          // what a block drafter knows of the stream
+    float shares[DRAFT_MAX_ROWS];       // the drafter's confidence in each draft
     int32_t n_seen;                     // distinct ids seen before the window, while the head proposes
     int32_t *expected;                  // [n_expected]; NULL: none
     int32_t n_expected, n_window;

@@ -88,6 +88,7 @@ static void keep_rows(struct engine *e, int32_t i) {
     struct request *r = e->running[i];
     const struct window *w = &e->windows[i];
     mtp_drafts_keep(e, i);
+    block_drafts_keep(e, i);
     r->n_rows_done += w->n_taken;
     r->n_pending = w->n_taken;
     fault_after_window(e, r, w->n_taken);

@@ -39,6 +39,13 @@ void mtp_drafts_make_room(struct engine *e);                 // before a round
 void mtp_drafts_keep(struct engine *e, int32_t i);           // after it, of its ith lane
 void mtp_drafts_finish(struct engine *e, struct request *r); // gives the head all that waits
 
+// ---- block_drafts.c ----
+void block_drafts_prompt(struct engine *e, struct request *r, const struct prompt_pass *pass); // after model_prompt
+bool block_drafts_propose(struct engine *e, int32_t n);                                        // as mtp_drafts_propose
+void block_drafts_make_room(struct engine *e);
+void block_drafts_keep(struct engine *e, int32_t i);
+void block_drafts_finish(struct engine *e, struct request *r); // gives the drafter all that waits, as e->asks[0]
+
 // ---- states.c: what gates see of a lane at its end ----
 void states_report(struct engine *e, struct request *r);
 

@@ -8,7 +8,6 @@
 // With replies running, a prompt pass is at least this long: shorter ones waste the weights they read.
 #define SHORTEST_PASS_ROWS 256
 #define AVERAGE_WEIGHT     0.2 // of the newest sample in a moving average
-#define KEEPS_A_PASS       8   // most states kept in one pass
 
 // ---- ends ----
 
@@ -169,6 +168,7 @@ static bool compute_pass(struct engine *e, struct request *r, int32_t n, bool la
                                .want = last || watched ? LOGITS_LAST : LOGITS_NONE};
     struct error error;
     enum status s = model_prompt(e->model, &pass, logits, &error);
+    if (s == STATUS_OK) block_drafts_prompt(e, r, &pass);
     if (s == STATUS_OK) s = e->device->sync(e->device, &error);
     if (s != STATUS_OK) {
         schedule_fail(e, &error);

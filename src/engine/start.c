@@ -57,14 +57,44 @@ static enum dtype kv_of(const struct engine *e) { return e->options.kv_dtype == 
 // Before anything whose size depends on it is asked for.
 static void choose_drafters(struct engine *e) {
     e->has_mtp = e->options.drafts.mtp && model_mtp_absence(e->model) == NULL;
+    e->has_block = e->options.drafts.block && e->drafter != NULL;
     struct model_drafts drafts = {.mtp = e->has_mtp};
+    if (e->has_block) {
+        drafts.drafter = e->drafter;
+        drafts.taps = drafter_tap_layers(e->drafter, &drafts.n_taps);
+        drafts.lane_bytes = drafter_lane_bytes(e->drafter, e->device->kv, e->device->activation);
+    }
     model_set_drafts(e->model, &drafts);
+}
+
+// Weights of whoever drafts.
+static int64_t drafter_bytes(const struct engine *e) {
+    return model_mtp_bytes(e->model) + (e->has_block ? drafter_weight_bytes(e->drafter) : 0);
+}
+
+static int64_t scratch_bytes(const struct engine *e, const struct model_limits *limits) {
+    int64_t bytes = model_scratch_bytes(e->model, e->device, limits);
+    return e->has_block ? bytes + drafter_scratch_bytes(e->drafter, e->device, limits) : bytes;
+}
+
+static enum status open_drafter(struct engine *e, struct error *error) {
+    const struct engine_options *o = &e->options;
+    return o->drafter_dir != NULL ? drafter_open(o->drafter_dir, e->model, o->drafter_bits, &e->drafter, error)
+                                  : STATUS_OK;
+}
+
+static enum status load_drafter(struct engine *e, const struct model_limits *limits, struct error *error) {
+    if (!e->has_block) return STATUS_OK;
+    if (e->drafter_is_loaded) return drafter_set_limits(e->drafter, limits, error);
+    enum status s = drafter_load(e->drafter, e->device, limits, error);
+    e->drafter_is_loaded = s == STATUS_OK;
+    return s;
 }
 
 // Rows of a lane in a round: more than one make logs and windows longer.
 static int32_t max_window(const struct engine *e) {
     const struct draft_options *d = &e->options.drafts;
-    if (!d->copies && !d->expected && !e->has_mtp) return 1;
+    if (!d->copies && !d->expected && !e->has_mtp && !e->has_block) return 1;
     return d->max_window > 0 ? d->max_window : DRAFT_UNSET_ROWS;
 }
 
@@ -108,8 +138,8 @@ static enum status make_plan(struct engine *e, struct error *error) {
         .memory_cap = o->memory_bytes,
         .kv_cap = o->kv_memory_bytes,
         .weight_bytes = model_weight_bytes(e->model),
-        .drafter_bytes = model_mtp_bytes(e->model),
-        .scratch_bytes = model_scratch_bytes(e->model, e->device, &limits) - logits_bytes,
+        .drafter_bytes = drafter_bytes(e),
+        .scratch_bytes = scratch_bytes(e, &limits) - logits_bytes,
         .logits_bytes = logits_bytes,
         .page_bytes = model_page_bytes(e->model, limits.page_rows, kv_of(e)),
         .run_bytes = model_run_bytes(e->model, max_window(e), e->device->activation),
@@ -179,6 +209,7 @@ static enum status take_memory(struct engine *e, struct error *error) {
     e->asking = calloc(n, sizeof *e->asking);
     e->chain = calloc(n, sizeof *e->chain);
     e->choices = calloc(n, sizeof *e->choices);
+    e->asks = calloc(n, sizeof *e->asks);
     if (plan->max_window > 1) {
         s = meter_create(plan->parallel, plan->max_window, &e->meter, error);
         if (s != STATUS_OK) return s;
@@ -189,7 +220,8 @@ static enum status take_memory(struct engine *e, struct error *error) {
     e->params = calloc(n_row, sizeof *e->params);
     e->results = calloc(n_row, sizeof *e->results);
     bool ok = e->memory != NULL && e->running != NULL && e->lanes != NULL && e->windows != NULL && e->asking != NULL &&
-              e->chain != NULL && e->choices != NULL && e->ids != NULL && e->params != NULL && e->results != NULL;
+              e->chain != NULL && e->choices != NULL && e->asks != NULL && e->ids != NULL && e->params != NULL &&
+              e->results != NULL;
     return ok ? STATUS_OK : error_memory(error);
 }
 
@@ -218,6 +250,7 @@ enum status engine_plan(const struct engine_options *options, struct engine_info
     e->device = options->device;
     enum status s = check_options(options, error);
     if (s == STATUS_OK) s = model_open(options->model_dir, &e->model, error);
+    if (s == STATUS_OK) s = open_drafter(e, error);
     if (s == STATUS_OK) choose_drafters(e);
     if (s == STATUS_OK) s = make_plan(e, error);
     if (s == STATUS_OK) {
@@ -226,6 +259,7 @@ enum status engine_plan(const struct engine_options *options, struct engine_info
         info->tokenizer = NULL;
         info->config = NULL;
     }
+    drafter_free(e->drafter);
     model_free(e->model);
     free(e);
     return s;
@@ -233,6 +267,7 @@ enum status engine_plan(const struct engine_options *options, struct engine_info
 
 enum status engine_open_model(struct engine *e, struct error *error) {
     enum status s = model_open(e->options.model_dir, &e->model, error);
+    if (s == STATUS_OK) s = open_drafter(e, error);
     if (s != STATUS_OK) return s;
     e->config = *model_get_config(e->model);
     e->info.config = &e->config;
@@ -252,9 +287,10 @@ enum status engine_open_streams(struct engine *e, bool loaded, struct error *err
     struct model_limits limits = limits_of(e, e->info.plan.context);
     s = loaded ? model_set_limits(e->model, &limits, error)
                : model_load(e->model, e->device, &limits, o->progress, o->progress_context, error);
+    if (s == STATUS_OK) s = load_drafter(e, &limits, error);
     if (s == STATUS_OK) s = take_memory(e, error);
-    e->info.taken_bytes = model_weight_bytes(e->model) + model_mtp_bytes(e->model) +
-                          model_scratch_bytes(e->model, e->device, &limits) + e->info.plan.pool_bytes + e->host_bytes;
+    e->info.taken_bytes = model_weight_bytes(e->model) + drafter_bytes(e) + scratch_bytes(e, &limits) +
+                          e->info.plan.pool_bytes + e->host_bytes;
     if (s == STATUS_OK)
         s = queue_create((size_t)o->queue + (size_t)o->parallel, sizeof(struct request *), &e->mailbox, error);
     if (s == STATUS_OK) s = passes_open(e, error);
@@ -289,6 +325,7 @@ void engine_close_streams(struct engine *e) {
     free(e->asking);
     free(e->chain);
     free(e->choices);
+    free(e->asks);
     meter_free(e->meter);
     free(e->ids);
     free(e->params);
@@ -305,6 +342,7 @@ void engine_close_streams(struct engine *e) {
     e->asking = NULL;
     e->chain = NULL;
     e->choices = NULL;
+    e->asks = NULL;
     e->meter = NULL;
     e->ids = NULL;
     e->params = NULL;

@@ -4,12 +4,31 @@
 
 static void add(void *context, const void *bytes, size_t n) { EVP_DigestUpdate(context, bytes, n); }
 
-typedef void visit_fn(struct model *m, const struct lane *lane, const void *pages, model_visit_fn *fn, void *context);
+typedef void visit_fn(struct engine *e, struct request *r, const struct lane *lane, void *context);
 
-static bool digest(struct engine *e, const struct lane *lane, visit_fn *visit, unsigned char *sha256) {
+static void visit_lane(struct engine *e, struct request *r, const struct lane *lane, void *context) {
+    (void)r;
+    model_visit_lane(e->model, lane, e->memory, add, context);
+}
+
+static void visit_head(struct engine *e, struct request *r, const struct lane *lane, void *context) {
+    struct lane with_last = *lane;
+    mtp_drafts_finish(e, r);
+    with_last.position++; // it has the last token too
+    model_visit_mtp(e->model, &with_last, e->memory, add, context);
+}
+
+static void visit_drafter(struct engine *e, struct request *r, const struct lane *lane, void *context) {
+    (void)lane;
+    block_drafts_finish(e, r);
+    drafter_visit(e->drafter, &e->asks[0], add, context);
+}
+
+static bool digest(struct engine *e, struct request *r, const struct lane *lane, visit_fn *visit,
+                   unsigned char *sha256) {
     EVP_MD_CTX *context = EVP_MD_CTX_new();
     bool ok = context != NULL && EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1;
-    if (ok) visit(e->model, lane, e->memory, add, context);
+    if (ok) visit(e, r, lane, context);
     ok = ok && EVP_DigestFinal_ex(context, sha256, NULL) == 1;
     EVP_MD_CTX_free(context);
     return ok; // a report that is missing is red
@@ -24,11 +43,8 @@ void states_report(struct engine *e, struct request *r) {
                         .n_page = r->claim.n_page,
                         .run = engine_run(e, r->claim.run)};
     model_commit(e->model, &lane);
-    bool ok = digest(e, &lane, model_visit_lane, report.sha256);
-    if (e->has_mtp && r->may_draft) {
-        mtp_drafts_finish(e, r);
-        lane.position++; // it has the last token too
-        ok = ok && digest(e, &lane, model_visit_mtp, report.mtp_sha256);
-    }
+    bool ok = digest(e, r, &lane, visit_lane, report.sha256);
+    if (e->has_mtp && r->may_draft) ok = ok && digest(e, r, &lane, visit_head, report.mtp_sha256);
+    if (e->has_block && r->may_draft) ok = ok && digest(e, r, &lane, visit_drafter, report.block_sha256);
     if (ok) e->options.on_state(e->options.on_pass_context, &report);
 }

@@ -68,7 +68,8 @@ static struct engine_options options_of(struct gate *g, const struct arm *a) {
 }
 
 enum status arms_open(struct gate *g, struct error *e) {
-    struct arm first = {.parallel = 1, .context = 256, .drafts = {.mtp = true}}; // the head's weights are loaded once
+    struct arm first = {
+        .parallel = 1, .context = 256, .drafts = {.mtp = true, .block = true}}; // weights are loaded once
     struct engine_options o = options_of(g, &first);
     pthread_mutex_init(&g->lock, NULL);
     return engine_create(&o, &g->engine, e);
@@ -228,6 +229,9 @@ static void judge_state(const struct gate *g, const struct gate_case *c, const s
         if (g->arm.drafts.mtp && ref->head_known &&
             memcmp(s->mtp_sha256, ref->state.mtp_sha256, sizeof s->mtp_sha256) != 0)
             verdict_red(v, "%s: the model's head ends with other bytes than alone", c->name);
+        if (g->arm.drafts.block && ref->block_known &&
+            memcmp(s->block_sha256, ref->state.block_sha256, sizeof s->block_sha256) != 0)
+            verdict_red(v, "%s: the drafter ends with other bytes than alone", c->name);
         return;
     }
     verdict_red(v, "%s: nothing is known of the state that its lane ends with", c->name);

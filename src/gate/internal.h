@@ -113,15 +113,16 @@ struct reference {
     bool known;
     struct request_token *tokens; // [n], n = REPLY_MOST
     int32_t n;
-    struct state_report state; // at its end; of the MTP head too once reference_prepare_head has run
-    bool head_known;
+    struct state_report state; // at its end; of a drafter too once reference_prepare_drafters has run with it
+    bool head_known, block_known;
     struct pass_report *passes; // one ends at every multiple of 64 and at the prompt's end
     int32_t n_passes;
 };
 // Those of all jobs; runs what is not known yet, which starts other arms.
 enum status reference_prepare(struct gate *g, bool fp8, const struct job *jobs, int32_t n, struct error *e);
 // The same of what the MTP head has at the end, where there is one; after it the references are known too.
-enum status reference_prepare_head(struct gate *g, bool fp8, const struct job *jobs, int32_t n, struct error *e);
+enum status reference_prepare_drafters(struct gate *g, bool fp8, const struct draft_options *by, const struct job *jobs,
+                                       int32_t n, struct error *e);
 void references_free(struct gate *g);
 
 #endif

@@ -36,26 +36,33 @@ enum status reference_prepare(struct gate *g, bool fp8, const struct job *jobs, 
     return s;
 }
 
-static enum status run_head(struct gate *g, bool fp8, int32_t which, struct reference *ref, struct error *e) {
+// What a drafter ends with alone does not depend on how wide its windows are.
+static enum status run_drafter(struct gate *g, bool fp8, int32_t which, const struct draft_options *by,
+                               struct reference *ref, struct error *e) {
     struct arm alone = {.fp8 = fp8,
                         .parallel = 1,
                         .pass_rows = 64,
                         .in_process = true,
-                        .drafts = {.mtp = true, .forced = true, .max_window = 2}};
+                        .drafts = {.mtp = by->mtp, .block = by->block, .forced = true, .max_window = 2}};
     struct job j = {.which = which, .reply = REPLY_MOST, .cancel_at = -1};
     enum status s = arms_start(g, &alone, e);
     if (s == STATUS_OK) s = arms_run(g, &j, 1, true, e);
-    if (s == STATUS_OK) memcpy(ref->state.mtp_sha256, g->states[0].mtp_sha256, sizeof ref->state.mtp_sha256);
-    ref->head_known = s == STATUS_OK;
+    if (s == STATUS_OK && by->mtp) memcpy(ref->state.mtp_sha256, g->states[0].mtp_sha256, sizeof ref->state.mtp_sha256);
+    if (s == STATUS_OK && by->block)
+        memcpy(ref->state.block_sha256, g->states[0].block_sha256, sizeof ref->state.block_sha256);
+    ref->head_known |= s == STATUS_OK && by->mtp;
+    ref->block_known |= s == STATUS_OK && by->block;
     jobs_free(&j, 1);
     return s;
 }
 
-enum status reference_prepare_head(struct gate *g, bool fp8, const struct job *jobs, int32_t n, struct error *e) {
+enum status reference_prepare_drafters(struct gate *g, bool fp8, const struct draft_options *by, const struct job *jobs,
+                                       int32_t n, struct error *e) {
     enum status s = reference_prepare(g, fp8, jobs, n, e);
     for (int32_t i = 0; i < n && s == STATUS_OK; i++) {
         struct reference *ref = &g->references[(fp8 ? CASES_MAX : 0) + jobs[i].which];
-        if (!ref->head_known) s = run_head(g, fp8, jobs[i].which, ref, e);
+        if ((by->mtp && !ref->head_known) || (by->block && !ref->block_known))
+            s = run_drafter(g, fp8, jobs[i].which, by, ref, e);
     }
     return s;
 }

@@ -2,7 +2,7 @@
 // states that plain rounds give; and what the model's own head has of a reply does not depend on how it drafted.
 #include "gate/suites.h"
 
-#define N_KINDS   16
+#define N_KINDS   20
 #define N_PLACES  8
 #define CACHE_MIB 256
 
@@ -26,11 +26,15 @@ static const struct kind {
     {"head, 9 rows", {.mtp = true, .forced = true, .max_window = 9}},
     {"copies and head, 16 rows", {.copies = true, .mtp = true, .forced = true, .max_window = 16, .max_chain = 6}},
     {"copies and head, measured", {.copies = true, .mtp = true}},
+    {"drafter, 2 rows", {.block = true, .forced = true, .max_window = 2}},
+    {"drafter, 8 rows", {.block = true, .forced = true, .max_window = 8}},
+    {"copies and drafter, 16 rows", {.copies = true, .block = true, .forced = true, .max_window = 16}},
+    {"copies and drafter, measured", {.copies = true, .block = true}},
 };
-static const char *const kind_names[N_KINDS] = {kinds[0].name,  kinds[1].name,  kinds[2].name,  kinds[3].name,
-                                                kinds[4].name,  kinds[5].name,  kinds[6].name,  kinds[7].name,
-                                                kinds[8].name,  kinds[9].name,  kinds[10].name, kinds[11].name,
-                                                kinds[12].name, kinds[13].name, kinds[14].name, kinds[15].name};
+static const char *const kind_names[N_KINDS] = {
+    kinds[0].name,  kinds[1].name,  kinds[2].name,  kinds[3].name,  kinds[4].name,  kinds[5].name,  kinds[6].name,
+    kinds[7].name,  kinds[8].name,  kinds[9].name,  kinds[10].name, kinds[11].name, kinds[12].name, kinds[13].name,
+    kinds[14].name, kinds[15].name, kinds[16].name, kinds[17].name, kinds[18].name, kinds[19].name};
 
 static enum status run(struct gate *g, const int32_t *at, enum engine_fault fault, struct verdict *v, struct error *e) {
     const struct kind *kind = &kinds[at[3]];
@@ -41,7 +45,9 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
     arm.in_process = kind->drafts.forced;   // a server drafts as it is measured to be fastest
     int32_t n = suite_short_jobs(g, jobs, arm.parallel);
     for (int32_t i = 0; i < n; i++) jobs[i].reply = i % 4 == 3 ? REPLY_SHORT : REPLY_MOST;
-    enum status s = kind->drafts.mtp ? reference_prepare_head(g, arm.fp8, jobs, n, e) : STATUS_OK;
+    enum status s = kind->drafts.mtp || kind->drafts.block
+                        ? reference_prepare_drafters(g, arm.fp8, &kind->drafts, jobs, n, e)
+                        : STATUS_OK;
     if (s == STATUS_OK) s = suite_run_together(g, &arm, jobs, n, v, e);
     if (s == STATUS_OK && kind->drafts.expected && v->n_drafted == 0) verdict_red(v, "nothing was drafted");
     int32_t which = suite_find_case(g, "second turn");
@@ -61,7 +67,8 @@ const struct suite suite_drafts = {
                  {FAULT_DRAFT_STALE, "the row of a wrong draft stays", {0, 1, 0, 5}},
                  {FAULT_DRAFT_NOISE, "noise keyed by the row's place in its window", {0, 0, 2, 1}},
                  {FAULT_DRAFT_TRUSTED, "a draft is kept that is not the draw", {0, 0, 0, 3}},
-                 {FAULT_DRAFT_POSITION, "the head's rows are a position too far", {0, 0, 2, 12}}},
-    .n_controls = 5,
+                 {FAULT_DRAFT_POSITION, "the head's rows are a position too far", {0, 0, 2, 12}},
+                 {FAULT_DRAFT_RING, "the drafter has a stale row", {0, 0, 2, 17}}},
+    .n_controls = 6,
     .run = run,
 };

@@ -78,6 +78,14 @@ struct drafter_ask {
     int32_t n;                      // out: n_want, or fewer when no candidate may be drawn
 };
 
+// For asks of which position, own and state are set: those that could not put n_more rows aside have all of theirs
+// turned into keys and values.
+void drafter_make_room(struct drafter *d, struct drafter_ask *asks, int32_t n, int32_t n_more);
+
+// For tests: what the drafter knows of a stream, in order of position: all keys and values that its next block could
+// see, of layers, then of heads.
+void drafter_visit(struct drafter *d, const struct drafter_ask *ask, model_visit_fn *fn, void *context);
+
 // Proposes for all asks (at most max_lanes) in one batch. A stream's proposals have the same bits alone and in company.
 // A draft is argmax(score / T + noise) over the candidates, with the request's bias, penalties and filters, and the
 // noise of the target's draw at the position that it is for.

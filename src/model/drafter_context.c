@@ -149,6 +149,13 @@ static void store_batch(struct drafter *d, int32_t n_lane, int32_t n_row, const 
     }
 }
 
+const void *drafter_lowest(const struct drafter_ask *asks, int32_t n) {
+    const char *lowest = asks[0].own;
+    for (int32_t i = 1; i < n; i++)
+        if ((const char *)asks[i].own < lowest) lowest = asks[i].own;
+    return lowest;
+}
+
 void drafter_catch_up(struct drafter *d, struct drafter_ask *asks, int32_t n, const void *base) {
     int32_t n_row = 0, n_lane = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -170,4 +177,27 @@ void drafter_catch_up(struct drafter *d, struct drafter_ask *asks, int32_t n, co
         }
     }
     if (n_row > 0) store_batch(d, n_lane, n_row, base);
+}
+
+void drafter_make_room(struct drafter *d, struct drafter_ask *asks, int32_t n, int32_t n_more) {
+    int32_t n_full = 0;
+    for (int32_t i = 0; i < n; i++) // those that are full to the front
+        if (asks[i].position - asks[i].state->absorbed > DRAFTER_BACKLOG - n_more) asks[n_full++] = asks[i];
+    if (n_full > 0) drafter_catch_up(d, asks, n_full, drafter_lowest(asks, n_full));
+}
+
+void drafter_visit(struct drafter *d, const struct drafter_ask *ask, model_visit_fn *fn, void *context) {
+    const struct drafter_config *c = &d->config;
+    int64_t first = ask->position - d->ring_rows + c->block, n = (int64_t)c->head_dim;
+    size_t bytes = (size_t)n * dtype_bytes(d->device->kv);
+    char vector[1024 * sizeof(float)]; // the largest head
+    if (first < ask->state->first) first = ask->state->first;
+    must(bytes <= sizeof vector);
+    for (int64_t p = first; p < ask->state->absorbed; p++)
+        for (int64_t i = 0; i < c->n_layers * 2 * c->n_kv_heads; i++) {
+            struct kv_layer kv = drafter_ring(d, ask->own, i / (2 * c->n_kv_heads));
+            int64_t row = i % (2 * c->n_kv_heads) * d->ring_rows + p % d->ring_rows;
+            d->device->copy_out(d->device, vector, (char *)kv.pages + kv.layer_offset + row * (int64_t)bytes, bytes);
+            fn(context, vector, bytes);
+        }
 }

@@ -106,6 +106,8 @@ int64_t drafter_ring_bytes(const struct drafter *d, enum dtype kv);
 struct kv_layer drafter_ring(const struct drafter *d, const void *base, int64_t layer);
 // d->lanes[i] = lane, all of whose pages are the ring at `own`.
 void drafter_set_lane(struct drafter *d, int32_t i, const void *base, const void *own, struct lane lane);
+// Where page numbers of the asks' rings may count from.
+const void *drafter_lowest(const struct drafter_ask *asks, int32_t n);
 // Rows that the asking lanes have put aside become keys and values, in as few batches as scratch allows.
 void drafter_catch_up(struct drafter *d, struct drafter_ask *asks, int32_t n, const void *base);
 

@@ -207,11 +207,8 @@ static enum status find_all_candidates(struct drafter *d, const struct drafter_a
 
 enum status drafter_propose(struct drafter *d, struct drafter_ask *asks, int32_t n, struct error *e) {
     must(n > 0 && n <= d->limits.max_lanes);
-    const char *base = asks[0].own;
-    for (int32_t i = 0; i < n; i++) {
-        must(asks[i].n_want >= 1 && asks[i].n_want < d->config.block);
-        if ((const char *)asks[i].own < base) base = asks[i].own;
-    }
+    const void *base = drafter_lowest(asks, n);
+    for (int32_t i = 0; i < n; i++) must(asks[i].n_want >= 1 && asks[i].n_want < d->config.block);
     drafter_catch_up(d, asks, n, base);
     run_blocks(d, asks, n, base);
     enum status s = find_all_candidates(d, asks, n, e);

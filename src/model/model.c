@@ -1,3 +1,4 @@
+#include "model/drafter.h"
 #include "model/internal.h"
 #include "model/weights_device.h"
 #include <math.h>
@@ -141,10 +142,11 @@ static int64_t round_rows(const struct model_limits *l) {
     return l->max_rows > 0 ? l->max_rows : (int64_t)l->max_lanes * l->max_window;
 }
 
-static struct device_limits limits_of_device(const struct model_config *c, const struct model_limits *l) {
+static struct device_limits limits_of_device(const struct model *m, const struct model_limits *l) {
+    const struct model_config *c = &m->config;
     int64_t n_query = c->n_heads * c->head_dim, n_value = c->n_value_heads * c->value_dim;
     int64_t width = most(c->n_hidden, most(c->n_intermediate, most(c->shared_width, c->expert_width)));
-    return (struct device_limits){
+    struct device_limits limits = {
         .max_rows = l->pass_rows,
         .max_round_rows = round_rows(l),
         .max_in = most(2 * c->n_hidden, most(width, most(n_query, n_value))), // 2 H: the MTP head's
@@ -164,6 +166,8 @@ static struct device_limits limits_of_device(const struct model_config *c, const
         .max_lanes = l->max_lanes,
         .max_window = l->max_window,
     };
+    if (m->drafts.drafter != NULL) drafter_raise_limits(m->drafts.drafter, l, &limits);
+    return limits;
 }
 
 static int64_t lay_out_scratch(const struct model *m, enum dtype activation, const struct model_limits *l, void *base,
@@ -178,7 +182,7 @@ static int64_t lay_out_scratch(const struct model *m, enum dtype activation, con
 
 int64_t model_scratch_bytes(const struct model *m, struct device *d, const struct model_limits *limits) {
     struct scratch unplaced;
-    struct device_limits of_device = limits_of_device(&m->config, limits);
+    struct device_limits of_device = limits_of_device(m, limits);
     return lay_out_scratch(m, d->activation, limits, NULL, &unplaced) + (int64_t)d->reserve_bytes(d, &of_device);
 }
 
@@ -200,7 +204,7 @@ static enum status take_scratch(struct model *m, const struct model_limits *limi
     struct scratch s;
     must(limits->pass_rows >= PROMPT_CHUNK && limits->pass_rows <= PROMPT_MAX_ROWS);
     must(limits->max_lanes > 0 && limits->max_window > 0 && limits->page_rows > 0);
-    struct device_limits of_device = limits_of_device(&m->config, limits);
+    struct device_limits of_device = limits_of_device(m, limits);
     enum status st = d->reserve(d, &of_device, e);
     if (st != STATUS_OK) return st;
     int64_t bytes = lay_out_scratch(m, d->activation, limits, NULL, &s);

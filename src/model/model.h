@@ -27,11 +27,13 @@ int64_t model_round_bytes(const struct model *m);  // of them, what a round of o
 // What drafting needs of the model, all zero: nothing. To be set before anything that depends on it is asked for:
 // sizes, model_load, model_set_limits. A head that was not there at model_load cannot come later, where weights are
 // copied.
+struct drafter;
 struct model_drafts {
-    bool mtp;            // the MTP head; model_mtp_absence has to be NULL
-    const int32_t *taps; // [n_taps] layers; the caller's, as long as they are set
-    int n_taps;          // up to MODEL_TAPS_MAX
-    int64_t lane_bytes;  // of each lane run for a drafter's own, a multiple of 256, among what is kept
+    bool mtp;                      // the MTP head; model_mtp_absence has to be NULL
+    const int32_t *taps;           // [n_taps] layers; the caller's, as long as they are set
+    int n_taps;                    // up to MODEL_TAPS_MAX
+    int64_t lane_bytes;            // of each lane run for a drafter's own, a multiple of 256, among what is kept
+    const struct drafter *drafter; // whose operations share the device's scratch; NULL: none
 };
 void model_set_drafts(struct model *m, const struct model_drafts *drafts);
 const char *model_mtp_absence(const struct model *m); // why there is no head, as a sentence; NULL: there is one

@@ -1,0 +1,79 @@
+// Drafts of a block drafter (model/drafter.h), for all lanes that want them in one batch, and what it is given of each
+// stream: every prompt pass, whoever may draft, since other streams may resume from a state that the pass keeps; and of
+// a reply the rows that stay.
+#include "engine/internal.h"
+#include "model/drafter.h"
+
+static void *own_part(const struct engine *e, const struct request *r) {
+    return model_lane_drafter(e->model, engine_run(e, r->claim.run));
+}
+
+static struct drafter_taps newest_taps(const struct engine *e) {
+    struct drafter_taps taps = {0};
+    int32_t n;
+    drafter_tap_layers(e->drafter, &n);
+    for (int32_t i = 0; i < n; i++) taps.rows[i] = model_tap(e->model, i);
+    return taps;
+}
+
+void block_drafts_prompt(struct engine *e, struct request *r, const struct prompt_pass *pass) {
+    if (!e->has_block) return;
+    struct drafter_taps taps = newest_taps(e);
+    void *kept[KEEPS_A_PASS];
+    must(pass->n_keep <= KEEPS_A_PASS);
+    for (int32_t i = 0; i < pass->n_keep; i++) kept[i] = model_lane_drafter(e->model, pass->keeps[i].run);
+    drafter_prompt(e->drafter, pass, &taps, own_part(e, r), kept, &r->drafting.block);
+}
+
+void block_drafts_keep(struct engine *e, int32_t i) {
+    const struct request *r = e->running[i];
+    if (!e->has_block || !r->may_draft) return;
+    struct drafter_taps taps = newest_taps(e);
+    drafter_absorb(e->drafter, &e->lanes[i], fault_kept_taps(e, e->windows[i].n_taken), &taps, own_part(e, r));
+}
+
+static struct drafter_ask ask_of(struct engine *e, struct request *r) {
+    struct drafting *d = &r->drafting;
+    return (struct drafter_ask){
+        .position = r->n_rows_done, .last = d->ids[0], .own = own_part(e, r), .state = &d->block};
+}
+
+void block_drafts_make_room(struct engine *e) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->n_running && e->has_block; i++)
+        if (e->running[i]->may_draft) e->asks[n++] = ask_of(e, e->running[i]);
+    if (n > 0) drafter_make_room(e->drafter, e->asks, n, e->info.plan.max_window);
+}
+
+void block_drafts_finish(struct engine *e, struct request *r) {
+    e->asks[0] = ask_of(e, r);
+    drafter_make_room(e->drafter, e->asks, 1, INT32_MAX);
+}
+
+bool block_drafts_propose(struct engine *e, int32_t n) {
+    int32_t most = drafter_block(e->drafter) - 1;
+    struct error error;
+    for (int32_t i = 0; i < n; i++) {
+        struct request *r = e->asking[i];
+        struct drafting *d = &r->drafting;
+        struct drafter_ask *ask = &e->asks[i];
+        tokens_prepare_draw(r, 0, &e->params[i]);
+        *ask = ask_of(e, r);
+        ask->draw = &e->params[i];
+        ask->n_want = d->n_want < most ? d->n_want : most;
+        ask->ids = d->ids + 1;
+        ask->confidence = d->shares;
+    }
+    if (drafter_propose(e->drafter, e->asks, n, &error) != STATUS_OK) {
+        schedule_fail(e, &error);
+        return false;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        struct drafting *d = &e->asking[i]->drafting;
+        d->confidence = 1;
+        d->source = DRAFT_BLOCK;
+        for (d->n_row = 1; d->n_row <= e->asks[i].n && d->confidence >= d->least_confidence; d->n_row++)
+            d->confidence *= d->shares[d->n_row - 1];
+    }
+    return true;
+}
