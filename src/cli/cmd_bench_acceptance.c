@@ -1,4 +1,4 @@
-// bench acceptance: how many drafts of the model's own head are kept, with the true text of held-out answers forced, as
+// bench acceptance: how many drafts of the model's own head, and of a drafter, are kept, with the true text of held-out answers forced, as
 // tools/train/acceptance.py counts them.
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -126,13 +126,25 @@ static enum status measure(struct engine *engine, const struct documents *d, str
     return s;
 }
 
-static void print(const struct tally *t, int32_t n_document) {
-    printf("{\"mtp\":{\"depth_1\":%.4f,\"mean_kept_of_%d\":%.4f,\"kept_to_depth\":[",
+static void print(const char *name, const struct tally *t) {
+    printf("\"%s\":{\"depth_1\":%.4f,\"mean_kept_of_%d\":%.4f,\"kept_to_depth\":[", name,
            (double)t->reached[0] / (double)t->possible[0], t->n, (double)t->n_kept / (double)t->n_round);
     for (int32_t k = 0; k < t->n; k++)
         printf("%s%.4f", k > 0 ? "," : "", (double)t->reached[k] / (double)t->possible[k]);
-    printf("],\"anchors\":%lld,\"rounds\":%lld},\"items\":%d}\n", (long long)t->n_anchor, (long long)t->n_round,
-           n_document);
+    printf("],\"anchors\":%lld,\"rounds\":%lld},", (long long)t->n_anchor, (long long)t->n_round);
+}
+
+// Those of one drafter, over the weights that are loaded.
+static enum status measure_drafter(struct engine *engine, struct engine_options *options, const char *name,
+                                   struct draft_options drafts, const struct documents *d, struct error *e) {
+    struct tally t = {.n = drafts.max_window - 1};
+    options->drafts = drafts;
+    options->progress = NULL;
+    enum status s = engine_restart(engine, options, e);
+    if (s == STATUS_OK && engine_get_info(engine)->drafter[0] == 0) return STATUS_OK; // there is none
+    if (s == STATUS_OK) s = measure(engine, d, &t, e);
+    if (s == STATUS_OK) print(name, &t);
+    return s;
 }
 
 enum status bench_acceptance(const struct options *o, const char *dir, struct error *e) {
@@ -140,20 +152,21 @@ enum status bench_acceptance(const struct options *o, const char *dir, struct er
     struct device *device = NULL;
     struct engine *engine = NULL;
     int32_t chain = o->mtp_drafts > 0 ? (int32_t)o->mtp_drafts : DEFAULT_CHAIN;
-    struct tally t = {.n = chain};
+    struct draft_options head = {
+        .mtp = true, .taught = true, .forced = true, .max_chain = chain, .max_window = chain + 1};
+    struct draft_options block = {.block = true, .taught = true, .forced = true};
+    struct engine_options options = options_for_engine(o);
     enum status s = read_documents(o->documents, &d, e);
     if (s == STATUS_OK) {
-        struct engine_options options = options_for_engine(o);
         options.parallel = STREAMS;
         options.context = d.longest + 2;
-        options.drafts = (struct draft_options){
-            .mtp = true, .taught = true, .forced = true, .max_chain = chain, .max_window = chain + 1};
         s = options_open_engine(o, dir, &options, &device, &engine, NULL, e);
     }
-    if (s == STATUS_OK && engine_get_info(engine)->drafter[0] == 0)
-        s = error_set(e, STATUS_UNSUPPORTED, "%s has no head of its own that drafts", dir);
-    if (s == STATUS_OK) s = measure(engine, &d, &t, e);
-    if (s == STATUS_OK) print(&t, d.n);
+    if (s == STATUS_OK) printf("{");
+    if (s == STATUS_OK) s = measure_drafter(engine, &options, "mtp", head, &d, e);
+    block.max_window = s == STATUS_OK ? engine_get_info(engine)->drafter_block : 0;
+    if (s == STATUS_OK && block.max_window > 1) s = measure_drafter(engine, &options, "dflash2", block, &d, e);
+    if (s == STATUS_OK) printf("\"items\":%d}\n", d.n);
     engine_free(engine);
     device_free(device);
     free_documents(&d);

@@ -30,6 +30,7 @@ static enum status run(const struct options *o, const char *suite, const char *d
                              .suite = suite,
                              .controls = o->controls,
                              .budget_s = o->budget_s};
+    if (s == STATUS_OK) options_choose_drafter(o, dir, device, &g.engine);
     g.engine.progress = o->no_progress ? NULL : progress_show;
     struct passed_on more;
     pass_on(o, &more);

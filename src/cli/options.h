@@ -68,7 +68,8 @@ struct options {
     const char *cells; // of bench; NULL: its own choice
     int64_t repeats;
     bool no_drafts;
-    const char *drafter;        // "auto", "mtp" or "none"
+    const char *drafter;        // "auto", "mtp", "none" or a folder
+    const char *drafter_bits;   // "4", "0"
     int64_t mtp_drafts;         // most of a chain; 0: what is measured to be best
     int64_t window;             // rows of every window; 0: what is measured to be best
     const char *documents;      // of bench acceptance
@@ -107,6 +108,9 @@ enum dtype options_kv(const struct options *o, const struct device *d);
 
 // Everything of engine_options that flags decide.
 struct engine_options options_for_engine(const struct options *o);
+// Sets which block drafter is opened, and that it drafts instead of the model's head; options_read_profile does, too.
+void options_choose_drafter(const struct options *o, const char *dir, const struct device *d,
+                            struct engine_options *engine);
 
 // What the environment says of pages, sharing and gates, for the model in dir on a device that only has to tell its
 // memory; into *engine, and as it is into *profile.

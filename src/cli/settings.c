@@ -121,10 +121,43 @@ static int64_t cache_bytes(const struct options *o) {
     return isnan(o->cache_gib) ? PLAN_CACHE_DEFAULT : (int64_t)llround(o->cache_gib * (1 << 30));
 }
 
+static bool drafter_is(const struct options *o, const char *word) { return strcmp(o->drafter, word) == 0; }
+
+// A drafter's folder that lies beside the model's and bears its name; NULL: there is none.
+static const char *find_drafter_beside(const char *dir) {
+    static const char *const suffixes[] = {"-DFlash2", "-DFlash"};
+    static char path[PATH_MAX]; // of the program's only model
+    int n = (int)strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    for (int i = 0; i < 2; i++) {
+        int end = snprintf(path, sizeof path, "%.*s%s", n, dir, suffixes[i]);
+        if (end + (int)sizeof "/config.json" > (int)sizeof path) return NULL;
+        strcpy(path + end, "/config.json");
+        bool there = access(path, R_OK) == 0;
+        path[end] = 0;
+        if (there) return path;
+    }
+    return NULL;
+}
+
+void options_choose_drafter(const struct options *o, const char *dir, const struct device *d,
+                            struct engine_options *engine) {
+    bool named = !drafter_is(o, "auto") && !drafter_is(o, "mtp") && !drafter_is(o, "none");
+    bool has_operations = d->ops != NULL && d->ops->block_conv != NULL && d->ops->block_attention != NULL;
+    engine->drafter_bits = strcmp(o->drafter_bits, "4") == 0 ? 4 : 0;
+    engine->drafter_dir = NULL;
+    if (o->no_drafts) return;
+    if (named) engine->drafter_dir = o->drafter;
+    if (drafter_is(o, "auto") && has_operations) engine->drafter_dir = find_drafter_beside(dir);
+    if (engine->drafter_dir == NULL || o->window == 1) return;
+    engine->drafts.block = true;
+    engine->drafts.mtp = false;
+}
+
 static struct draft_options drafts_of(const struct options *o) {
     if (o->no_drafts || o->window == 1) return (struct draft_options){0};
     return (struct draft_options){.copies = true,
-                                  .mtp = strcmp(o->drafter, "none") != 0,
+                                  .mtp = drafter_is(o, "auto") || drafter_is(o, "mtp"),
                                   .max_chain = (int32_t)o->mtp_drafts,
                                   .max_window = (int32_t)o->window,
                                   .forced = o->window > 1};
@@ -163,6 +196,7 @@ enum status options_read_profile(const struct options *o, const char *dir, struc
                                     plan_unset_reserve(total, cuda ? PLAN_RESERVE_GPU : PLAN_RESERVE_CPU)};
     st = profile_read(&c, profile, e);
     if (st != STATUS_OK) return st;
+    options_choose_drafter(o, dir, d, engine);
     // On a GPU drafts are made when they are asked for only: there no gate has shown yet that they never cost time.
     bool unset = strcmp(o->drafter, "auto") == 0 && o->window == 0 && !engine->drafts.taught;
     if (cuda && unset) engine->drafts = (struct draft_options){0};

@@ -77,7 +77,8 @@ struct engine_info {
     int64_t taken_bytes; // of plan.used_bytes, what was really allocated or mapped
     int64_t reserve_bytes;
     bool share_pages;
-    char drafter[64]; // what drafts, for people; "": nothing does
+    char drafter[64];      // what drafts, for people; "": nothing does
+    int32_t drafter_block; // rows of the block drafter's blocks, whether it drafts or not; 0: there is none
     char start_sentence[768];
 };
 const struct engine_info *engine_get_info(const struct engine *e);

@@ -67,19 +67,21 @@ static void write_sentence(struct buffer *b, const struct engine *e) {
 // Of what this setting lets draft.
 static void name_drafter(struct engine *e) {
     const struct draft_options *d = &e->options.drafts;
+    const char *model_drafts = e->has_block ? drafter_kind(e->drafter) : e->has_mtp ? "the MTP head" : "";
     if (e->info.plan.max_window == 1)
         e->info.drafter[0] = 0;
     else
-        snprintf(e->info.drafter, sizeof e->info.drafter, "drafts by %s%s%s in windows of %d rows",
-                 e->has_mtp ? "the MTP head" : "", e->has_mtp && d->copies ? " and " : "",
-                 d->copies    ? "copies"
-                 : e->has_mtp ? ""
-                              : "a gate",
+        snprintf(e->info.drafter, sizeof e->info.drafter, "drafts by %s%s%s in windows of %d rows", model_drafts,
+                 *model_drafts != 0 && d->copies ? " and " : "",
+                 d->copies            ? "copies"
+                 : *model_drafts != 0 ? ""
+                                      : "a gate",
                  e->info.plan.max_window);
 }
 
 void report_describe(struct engine *e) {
     struct engine_info *i = &e->info;
+    i->drafter_block = e->drafter != NULL ? drafter_block(e->drafter) : 0;
     name_drafter(e);
     struct buffer b;
     i->tokenizer = e->tokenizer;
@@ -124,7 +126,10 @@ void engine_write_facts(const struct engine *e, struct buffer *b) {
     if (i->drafter[0] == 0)
         buffer_append_text(b, "null}");
     else
-        buffer_printf(b, "{\"kind\":\"%s\",\"window_rows\":%d,\"copies\":%s}}", e->has_mtp ? "mtp" : "copies",
+        buffer_printf(b, "{\"kind\":\"%s\",\"window_rows\":%d,\"copies\":%s}}",
+                      e->has_block ? drafter_kind(e->drafter)
+                      : e->has_mtp ? "mtp"
+                                   : "copies",
                       p->max_window, e->options.drafts.copies ? "true" : "false");
 }
 
