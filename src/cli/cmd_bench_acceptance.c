@@ -1,5 +1,5 @@
-// bench acceptance: how many drafts of the model's own head, and of a drafter, are kept, with the true text of held-out answers forced, as
-// tools/train/acceptance.py counts them.
+// bench acceptance: how many drafts of the model's own head, and of a block drafter, are kept with the true text of
+// held-out answers forced, as tools/train/acceptance.py counts them.
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "format/json.h"
