@@ -134,11 +134,13 @@ static void test_parts_that_are_not_built(void **state) {
     unsetenv("TF_QWEN_KV_PAGES");
     must_refuse(VERB_SERVE, "serve --prompt-cache-gib -1", "prompt-cache-gib");
     must_refuse(VERB_SERVE, "serve --share-prefixes some", "all|per-key");
-    must_refuse(VERB_SERVE, "serve --drafter DIR", "must be one of auto|mtp|none");
+    must_refuse(VERB_SERVE, "serve --drafter-bits 8", "must be one of 4|0");
     must_refuse(VERB_SERVE, "serve --mtp-drafts 16", "whole number from 0 to 15");
     must_refuse(VERB_SYNTH, "synth tiny DIR --drafter-dir X", "not built");
     must_parse(VERB_SERVE, "serve --no-drafts --drafter none --prompt-cache-gib 0 --mtp-drafts 0", &o);
     must_parse(VERB_RUN, "run --drafter auto x", &o);
+    must_parse(VERB_RUN, "run --drafter a/folder --drafter-bits 0 x", &o);
+    assert_string_equal(o.drafter, "a/folder");
 }
 
 // Whether there is a GPU or not: what it does not compute is refused before it is looked for.
