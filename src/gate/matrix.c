@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VALUES_MAX 16
+#define VALUES_MAX 24
 
 struct pairs { // seen[dimension][value][dimension][value]
     bool seen[DIMS_MAX][VALUES_MAX][DIMS_MAX][VALUES_MAX];

@@ -49,7 +49,9 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
                         ? reference_prepare_drafters(g, arm.fp8, &kind->drafts, jobs, n, e)
                         : STATUS_OK;
     if (s == STATUS_OK) s = suite_run_together(g, &arm, jobs, n, v, e);
-    if (s == STATUS_OK && kind->drafts.expected && v->n_drafted == 0) verdict_red(v, "nothing was drafted");
+    bool by_drafter = kind->drafts.block && kind->drafts.forced && engine_get_info(g->engine)->drafter_block > 0;
+    if (s == STATUS_OK && (kind->drafts.expected || by_drafter) && v->n_drafted == 0)
+        verdict_red(v, "nothing was drafted");
     int32_t which = suite_find_case(g, "second turn");
     if (s != STATUS_OK || v->red || at[2] != 1 || which < 0 || g->cases.list[which].resumes_at == 0) return s;
     arm.cache_bytes = (int64_t)CACHE_MIB << 20;
