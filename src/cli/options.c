@@ -124,7 +124,7 @@ static const struct flag flags[] = {
 
     {"no-drafts", SET, AT(no_drafts), MODEL, .help = "plain decoding"},
     {"drafter", TEXT, AT(drafter), MODEL, .value = "auto|mtp|none|DIR",
-     .help = "beside copies of the context: a drafter's folder, the checkpoint's own head, or none (auto)"},
+     .help = "beside copies of the context: the checkpoint's own head (auto, mtp), none, or a drafter's folder"},
     {"drafter-bits", CHOICE, AT(drafter_bits), MODEL, .choices = "4|0",
      .help = "of a drafter's matrices that are not quantised; 0: they stay as they are (4)"},
     {"mtp-drafts", INTEGER, AT(mtp_drafts), MODEL, 0, DRAFT_MAX_ROWS - 1, .value = "N",

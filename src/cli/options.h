@@ -108,7 +108,7 @@ enum dtype options_kv(const struct options *o, const struct device *d);
 
 // Everything of engine_options that flags decide.
 struct engine_options options_for_engine(const struct options *o);
-// Sets which block drafter is opened, and that it drafts instead of the model's head; options_read_profile does, too.
+// Sets which block drafter is opened, and whether it drafts; options_read_profile does, too.
 void options_choose_drafter(const struct options *o, const char *dir, const struct device *d,
                             struct engine_options *engine);
 

@@ -140,18 +140,19 @@ static const char *find_drafter_beside(const char *dir) {
     return NULL;
 }
 
+// What a drafter takes of every prompt is time that a reply may not give back, so it drafts where it is asked for; what
+// tries every kind of draft opens the one beside the model.
 void options_choose_drafter(const struct options *o, const char *dir, const struct device *d,
                             struct engine_options *engine) {
     bool named = !drafter_is(o, "auto") && !drafter_is(o, "mtp") && !drafter_is(o, "none");
+    bool tries_all = o->verb == VERB_GATE || (o->verb == VERB_BENCH && o->documents != NULL);
     bool has_operations = d->ops != NULL && d->ops->block_conv != NULL && d->ops->block_attention != NULL;
     engine->drafter_bits = strcmp(o->drafter_bits, "4") == 0 ? 4 : 0;
     engine->drafter_dir = NULL;
     if (o->no_drafts) return;
     if (named) engine->drafter_dir = o->drafter;
-    if (drafter_is(o, "auto") && has_operations) engine->drafter_dir = find_drafter_beside(dir);
-    if (engine->drafter_dir == NULL || o->window == 1) return;
-    engine->drafts.block = true;
-    engine->drafts.mtp = false;
+    if (drafter_is(o, "auto") && tries_all && has_operations) engine->drafter_dir = find_drafter_beside(dir);
+    engine->drafts.block = named && o->window != 1;
 }
 
 static struct draft_options drafts_of(const struct options *o) {
