@@ -32,7 +32,7 @@ struct device *bed_device(void) {
 struct engine *bed_open(struct engine_options o) {
     struct engine *e = NULL;
     struct error error;
-    o.model_dir = BED_MODEL;
+    if (o.model_dir == NULL) o.model_dir = BED_MODEL;
     o.device = device;
     if (o.parallel == 0) o.parallel = 4;
     if (o.queue == 0) o.queue = 64;

@@ -15,7 +15,7 @@ bool bed_start(void); // false: the checkpoint is missing, which has been said
 void bed_stop(void);
 struct device *bed_device(void);
 
-// Options that are 0 get small defaults: 4 lanes, a queue of 64, 2048 tokens.
+// Options that are 0 get small defaults: BED_MODEL, 4 lanes, a queue of 64, 2048 tokens.
 struct engine *bed_open(struct engine_options o);
 
 int32_t *bed_prompt(int32_t n, uint32_t seed); // n ids that differ for each seed; malloc'd
