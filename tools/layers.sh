@@ -11,7 +11,7 @@ may_include() {
     format | ops | memory) echo base ;;
     cpu | cuda) echo base ops ;;
     model) echo base ops format ;;
-    engine) echo base ops memory model format/tokenizer.h format/detokenizer.h format/stopper.h ;;
+    engine) echo base ops memory model format/tokenizer.h format/detokenizer.h format/stopper.h format/masker.h ;;
     gate) echo base ops format model engine memory ;;
     server) echo base format engine ;;
     hub) echo base format ;;

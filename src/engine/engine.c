@@ -73,6 +73,7 @@ static enum status refuse(struct engine *e, enum refusal reason, enum status s) 
 enum status engine_submit(struct engine *e, const struct request_params *params, struct request **out,
                           struct error *error) {
     if (atomic_load(&e->failed)) {
+        masker_free(params->masker);
         pthread_mutex_lock(&e->lock);
         if (error != NULL) *error = e->error;
         pthread_mutex_unlock(&e->lock);
@@ -81,7 +82,10 @@ enum status engine_submit(struct engine *e, const struct request_params *params,
     struct request *r;
     enum refusal reason;
     enum status s = request_create(e, params, &r, &reason, error);
-    if (s != STATUS_OK) return refuse(e, reason, s);
+    if (s != STATUS_OK) {
+        masker_free(params->masker); // no request has it
+        return refuse(e, reason, s);
+    }
     if (atomic_load(&e->draining)) {
         request_release(r);
         s = error_set(error, STATUS_BUSY, "the server is shutting down and takes no new requests");

@@ -122,7 +122,8 @@ bool engine_idle(struct engine *e);
 
 // STATUS_LIMIT: can never be served: prompt + reply over the window (the sentence has the numbers that would fit).
 // STATUS_INVALID: a parameter is out of range. STATUS_BUSY: the queue is full, or the engine is draining.
-// STATUS_DEVICE: the engine has failed. On success *out is the caller's until request_free.
+// STATUS_DEVICE: the engine has failed. On success *out is the caller's until request_free. Takes params->masker in any
+// case.
 enum status engine_submit(struct engine *e, const struct request_params *params, struct request **out,
                           struct error *error);
 

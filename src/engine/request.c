@@ -90,7 +90,9 @@ static enum status prepare_tracking(struct request *r, const struct request_para
         if (s != STATUS_OK) return s;
         for (int32_t i = 0; i < r->n_prompt; i++) seen_add(&r->seen, r->prompt[i], false);
     }
-    return p->n_stop > 0 ? stops_init(r, p->stop, p->n_stop, error) : STATUS_OK;
+    enum status s = p->n_stop > 0 ? stops_init(r, p->stop, p->n_stop, error) : STATUS_OK;
+    // Last: a request that is refused has not taken the masker.
+    return s == STATUS_OK && p->masker != NULL ? request_mask_open(r, p->masker, error) : s;
 }
 
 static enum status prepare_drafting(struct request *r, const struct request_params *p, struct error *error) {
@@ -156,6 +158,7 @@ void request_release(struct request *r) {
     copies_free(r);
     free(r->drafting.expected);
     free(r->drafting.kept);
+    request_mask_close(r);
     seen_free(&r->seen);
     text_free(r->text); // of one that the engine never had: it lets go of the others'
     free(r->tokens);

@@ -4,6 +4,7 @@
 #define TF_ENGINE_REQUEST_H
 
 #include "base/status.h"
+#include "format/masker.h"
 #include "ops/draw.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,6 +27,7 @@ struct request_params {
     bool draft;              // false: its rounds are plain
     const char *const *stop; // [n_stop] non-empty strings, copied; their end ends the stream
     int32_t n_stop;
+    struct masker *masker;   // which tokens the reply may have; taken; NULL: all
     int32_t priority;        // 0 foreground, 1 background
     int64_t deadline_ns;     // clock_ns() after which it is ended with FINISH_DEADLINE; 0: none
     const int32_t *expected; // tests and gates: the reply that is expected, copied (draft_options.expected); NULL: none

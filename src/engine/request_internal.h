@@ -82,6 +82,7 @@ struct request {
     struct seen_ids seen;
     bool has_penalty, may_draft;
     struct drafting drafting;
+    struct request_mask *mask;       // NULL: every token may come
     struct detokenizer *detokenizer; // NULL without stop strings
     struct stopper *stopper;
     struct buffer shown; // what the stopper lets through
@@ -119,6 +120,13 @@ void copies_free(struct request *r);
 // Looks for the stream's last tokens before where they are now, and gives at most n of those that followed. Returns
 // how many; *n_match is how many tokens were the same, as far as it looked.
 int32_t copies_propose(struct request *r, int32_t *ids, int32_t n, int32_t *n_match);
+// ---- masks: which tokens may come next, by the tokens so far ----
+// Takes the masker when it succeeds.
+enum status request_mask_open(struct request *r, struct masker *masker, struct error *e);
+void request_mask_close(struct request *r);
+// For the draw of the next token; valid until the next call. Without a mask, all ids that have a token.
+const uint32_t *request_mask_allowed(struct request *r);
+void request_mask_take(struct request *r, int32_t id); // a token of the reply
 
 // ---- stop strings, decided here per token in stream order ----
 enum status stops_init(struct request *r, const char *const *stop, int32_t n_stop, struct error *e);

@@ -17,15 +17,16 @@ static int32_t open_windows(struct engine *e) {
     return row;
 }
 
-// Penalties depend on the tokens before, so such a window is drawn a row at a time, and only as far as it is kept.
+// Penalties and masks depend on the tokens before, so such a window is drawn a row at a time, and only as far as it is
+// kept.
 static void draw_more(struct engine *e, struct tensor logits) {
     int32_t first = 0, end = 0; // of the rows that are drawn together
     for (int32_t i = 0; i < e->n_running; i++) {
         struct window *w = &e->windows[i];
-        const struct request *r = e->running[i];
+        struct request *r = e->running[i];
         if (!w->open) continue;
         int32_t from = w->n_drawn;
-        w->n_drawn = r->has_penalty ? from + 1 : w->n_row;
+        w->n_drawn = r->has_penalty || r->mask != NULL ? from + 1 : w->n_row;
         for (int32_t k = from; k < w->n_drawn; k++) tokens_prepare_draw(r, k, &e->params[w->row0 + k]);
         if (end > first && w->row0 + from != end) {
             tokens_draw(e, logits, first, end - first);

@@ -1,13 +1,13 @@
 // Draws: what they are keyed with, and what becomes of a drawn token.
 #include "engine/internal.h"
 
-void tokens_prepare_draw(const struct request *r, int32_t row, struct draw_params *p) {
+void tokens_prepare_draw(struct request *r, int32_t row, struct draw_params *p) {
     *p = r->draw;
     p->seed = fault_seed(r, row);
     p->position = (int64_t)r->n_prompt + r->drafting.n_before + row; // the drawn token's own: one after the row's
     p->seen = r->seen.entries;
     p->n_seen = r->seen.n;
-    p->allowed = r->engine->allowed;
+    p->allowed = request_mask_allowed(r);
 }
 
 void tokens_draw(struct engine *e, struct tensor logits, int32_t row, int32_t n) {
@@ -33,6 +33,7 @@ void tokens_teach(const struct request *r, struct draw_result *result) {
 bool tokens_take(struct request *r, const struct draw_result *result, enum finish *finish, bool *by_eos) {
     bool eos = config_is_eos(r->engine->info.config, result->id);
     if (r->has_penalty) seen_add(&r->seen, result->id, true);
+    request_mask_take(r, result->id);
     request_append(r, result);
     *by_eos = eos && !r->ignore_eos;
     *finish = FINISH_STOP;

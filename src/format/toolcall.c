@@ -97,17 +97,26 @@ static bool read_think(struct toolcall_parser *p) {
     return false;
 }
 
+// Content has come where calls could have stood.
+static bool is_past_calls(const struct toolcall_parser *p) {
+    return p->calls_first && (p->totals.content > 0 || p->hold > p->emitted);
+}
+
+static bool pass_all(struct toolcall_parser *p) {
+    p->hold = p->at = p->in.n;
+    p->matched = 0;
+    return false;
+}
+
 static bool read_content(struct toolcall_parser *p) {
-    if (p->tools == NULL || p->wasted > WASTE_MAX) {
-        p->hold = p->at = p->in.n;
-        return false;
-    }
+    if (p->tools == NULL || p->wasted > WASTE_MAX || is_past_calls(p)) return pass_all(p);
     for (; p->at < p->in.n; p->at++) {
         char c = p->in.data[p->at];
         if (p->matched == 1) p->tag = c == 't' ? TOOLCALL_OPEN : FUNCTION_OPEN;
         if (p->matched > 0 && c == p->tag[p->matched]) {
             if (p->tag[++p->matched] != 0) continue;
             p->at++;
+            if (is_past_calls(p)) return pass_all(p);
             toolcall_begin_call(p);
             return true;
         }
@@ -156,6 +165,7 @@ enum status toolcall_parser_create(const struct toolcall_options *options, toolc
     p->sink = sink;
     p->user = user;
     p->one_call = options->one_call;
+    p->calls_first = options->calls_first;
     p->state = options->starts_in_think ? AT_THINK_LEAD : options->may_think ? AT_BEGIN : IN_CONTENT;
     if (json_array_size(options->tools) > 0) p->tools = json_incref((json_t *)options->tools);
     buffer_init(&p->in, 0);

@@ -58,6 +58,7 @@ struct toolcall_options {
     bool starts_in_think;
     bool may_think;
     bool one_call;       // parallel_tool_calls = false
+    bool calls_first;    // a call is looked for only where no content comes before it
     const json_t *tools; // as in the request; NULL or []: the text is never searched for calls. Held until free.
 };
 

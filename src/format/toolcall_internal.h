@@ -51,7 +51,7 @@ struct toolcall_parser {
     void *user;
     enum status status;
     json_t *tools; // NULL: no search for calls
-    bool one_call, final;
+    bool one_call, calls_first, final;
     enum toolcall_state state;
     struct buffer in;
     size_t at, hold, emitted;

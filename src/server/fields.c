@@ -35,7 +35,7 @@ struct field {
 #define GENERATE       (OPENAI | ROUTE_RESPONSES | ROUTE_MESSAGES)
 #define TEMPLATE       (ROUTE_CHAT | ROUTE_TOKENIZE | ROUTE_RESPONSES | ROUTE_MESSAGES)
 #define NOT_BUILT      "is not built yet"
-#define STRUCTURED     "structured output is not built yet"
+#define STRUCTURED     "is unsupported: use response_format"
 #define REPETITION_MIN 0.01
 #define REPETITION_MAX 10
 
@@ -123,7 +123,7 @@ static const struct field table[] = {
     {"top_logprobs", REFUSED, ROUTE_RESPONSES, .accepts = ZERO, .why = "is not built yet on this route"},
     {"container", REFUSED, ROUTE_MESSAGES, .why = "is unsupported: this server runs no code"},
     {"mcp_servers", REFUSED, ROUTE_MESSAGES, .accepts = EMPTY, .why = "is unsupported: this server calls no others"},
-    {"output_format", REFUSED, ROUTE_MESSAGES, .why = STRUCTURED},
+    {"output_format", CUSTOM, ROUTE_MESSAGES, .read = fields_read_output_format},
     {"guided_json", REFUSED, GENERATE, .why = STRUCTURED},
     {"guided_regex", REFUSED, GENERATE, .why = STRUCTURED},
     {"guided_choice", REFUSED, GENERATE, .why = STRUCTURED},

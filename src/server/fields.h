@@ -16,6 +16,9 @@ enum route_id {
     ROUTE_MESSAGES = 32, // Anthropic's; counting their tokens takes the same body
 };
 
+enum format_kind { FORMAT_TEXT, FORMAT_OBJECT, FORMAT_SCHEMA };
+enum tool_mode { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED, TOOLS_NAMED };
+
 // What a body says, after defaults. json values, text and views borrow from the body; what is owned is said so.
 struct request_fields {
     bool stream, has_stream_options, include_usage;
@@ -35,6 +38,8 @@ struct request_fields {
 
     struct json_view messages, tools, tool_choice, kwargs; // value NULL: not given
     bool parallel_calls;
+    enum format_kind format;
+    struct json_view schema;      // of FORMAT_SCHEMA
     const char *reasoning_effort; // NULL: not given
     enum chat_toggle thinking;    // CHAT_UNSET: not said
     bool add_generation_prompt;   // tokenize
@@ -54,8 +59,9 @@ bool fields_read(const struct service *s, enum route_id route, const json_t *bod
                  struct api_error *e);
 void fields_free(struct request_fields *f);
 
-// tool_choice, once the tools are known: false in *hide only when tools are to be offered.
-bool fields_read_tool_choice(const struct request_fields *f, bool *hide, struct api_error *e);
+// tool_choice, once the tools are known. *name: of the one tool that must be called with TOOLS_NAMED, else NULL.
+bool fields_read_tool_choice(const struct request_fields *f, enum tool_mode *mode, const char **name,
+                             struct api_error *e);
 
 // Alternatives to report for each token: -1 for no log probabilities at all.
 int32_t fields_n_top(const struct request_fields *f, enum route_id route);
@@ -64,7 +70,7 @@ int32_t fields_n_top(const struct request_fields *f, enum route_id route);
 typedef bool field_reader(const struct service *s, const struct json_view *v, struct request_fields *f,
                           struct api_error *e);
 field_reader fields_read_model, fields_read_stream_options, fields_read_stop, fields_read_logit_bias,
-    fields_read_response_format, fields_read_modalities, fields_read_effort, fields_read_context_management,
-    fields_read_truncation;
+    fields_read_response_format, fields_read_output_format, fields_read_modalities, fields_read_effort,
+    fields_read_context_management, fields_read_truncation;
 
 #endif

@@ -1,5 +1,6 @@
 // The fields whose values are more than a number, a switch or a word.
 #include "server/fields.h"
+#include "server/structured.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,17 +98,13 @@ bool fields_read_logit_bias(const struct service *s, const struct json_view *v, 
 bool fields_read_response_format(const struct service *s, const struct json_view *v, struct request_fields *f,
                                  struct api_error *e) {
     (void)s;
-    (void)f;
-    struct error error;
-    const char *type = "";
-    if (json_must_be(v, JSON_OBJECT, &error) != STATUS_OK ||
-        json_get_string(v, "type", JSON_REQUIRED, &type, NULL, &error) != STATUS_OK)
-        return api_refuse_error(e, &error);
-    if (strcmp(type, "text") == 0) return true;
-    if (strcmp(type, "json_object") == 0 || strcmp(type, "json_schema") == 0)
-        return api_refuse(e, 400, "unsupported",
-                          "/response_format/type must be \"text\": structured output is not built yet");
-    return api_refuse(e, 400, NULL, "/response_format/type must be \"text\", \"json_object\" or \"json_schema\"");
+    return structured_read_format(v, true, f, e);
+}
+
+bool fields_read_output_format(const struct service *s, const struct json_view *v, struct request_fields *f,
+                               struct api_error *e) {
+    (void)s;
+    return structured_read_format(v, false, f, e);
 }
 
 bool fields_read_modalities(const struct service *s, const struct json_view *v, struct request_fields *f,
@@ -167,25 +164,28 @@ static bool offers(const struct request_fields *f, const char *name) {
     return false;
 }
 
-bool fields_read_tool_choice(const struct request_fields *f, bool *hide, struct api_error *e) {
-    static const char not_built[] = "/tool_choice must be \"auto\" or \"none\": forcing a call is not built yet";
+bool fields_read_tool_choice(const struct request_fields *f, enum tool_mode *mode, const char **name,
+                             struct api_error *e) {
+    static const char *const words[] = {"auto", "none", "required"}; // in the order of the modes
     const struct json_view *v = &f->tool_choice;
     struct json_view function = {0};
     struct error error;
     const char *text = "auto";
-    if (v->value != NULL && !json_is_object(v->value)) {
-        if (json_as_string(v, &text, NULL, &error) != STATUS_OK) return api_refuse_error(e, &error);
-        if (strcmp(text, "required") == 0) return api_refuse(e, 400, "unsupported", not_built);
-        if (strcmp(text, "auto") != 0 && strcmp(text, "none") != 0)
-            return api_refuse(e, 400, NULL, "/tool_choice must be \"none\", \"auto\", \"required\" or an object");
-    } else if (v->value != NULL) {
+    *name = NULL;
+    if (v->value != NULL && json_is_object(v->value)) {
         if (json_get_view(v, "function", JSON_REQUIRED, JSON_OBJECT, &function, &error) != STATUS_OK ||
-            json_get_string(&function, "name", JSON_REQUIRED, &text, NULL, &error) != STATUS_OK)
+            json_get_string(&function, "name", JSON_REQUIRED, name, NULL, &error) != STATUS_OK)
             return api_refuse_error(e, &error);
-        if (!offers(f, text))
-            return api_refuse(e, 400, NULL, "/tool_choice/function/name is not the name of one of the tools");
-        return api_refuse(e, 400, "unsupported", not_built);
+        *mode = TOOLS_NAMED;
+        return offers(f, *name) ||
+               api_refuse(e, 400, NULL, "/tool_choice/function/name is not the name of one of the tools");
     }
-    *hide = strcmp(text, "none") == 0;
-    return true;
+    if (v->value != NULL && json_as_string(v, &text, NULL, &error) != STATUS_OK) return api_refuse_error(e, &error);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strcmp(text, words[i]) != 0) continue;
+        *mode = (enum tool_mode)i;
+        return *mode != TOOLS_REQUIRED || json_array_size(f->tools.value) > 0 ||
+               api_refuse(e, 400, NULL, "/tool_choice is \"required\", but there are no /tools");
+    }
+    return api_refuse(e, 400, NULL, "/tool_choice must be \"none\", \"auto\", \"required\" or an object");
 }

@@ -1,5 +1,6 @@
 #include "server/generation.h"
 #include "base/clock.h"
+#include "server/structured.h"
 #include "server/wire.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +25,11 @@ static void make_nonce(char nonce[GENERATION_NONCE_BYTES]) {
 }
 
 static enum status make_reply(struct generation *g, const struct request_fields *f, const struct prompt *p,
-                              struct error *e) {
+                              bool calls_first, struct error *e) {
     struct toolcall_options parser = {.starts_in_think = p->starts_in_think,
                                       .may_think = p->may_think,
                                       .one_call = !f->parallel_calls,
+                                      .calls_first = calls_first,
                                       .tools = p->tools};
     g->tools = json_incref((json_t *)p->tools);
     struct reply_options options = {.tokenizer = g->service->info->tokenizer,
@@ -94,9 +96,16 @@ static bool start(struct generation *g, const struct request_fields *f, const st
         }
         memcpy(g->prompt, p->ids.ids, p->ids.n * sizeof *g->prompt);
     }
-    if (make_reply(g, f, p, &error) != STATUS_OK) return api_refuse_error(e, &error);
+    struct masker *masker;
+    bool calls_first;
+    if (!structured_open(g->service, g->route, f, p, &masker, &calls_first, e)) return false;
+    if (make_reply(g, f, p, calls_first, &error) != STATUS_OK) {
+        masker_free(masker);
+        return api_refuse_error(e, &error);
+    }
     struct chat_turns turns = chat_find_turns(p->ids.ids, g->n_prompt, g->service->turn_token);
     struct request_params params = params_of(g, f, p, &turns);
+    params.masker = masker;
     if (engine_submit(g->service->options->engine, &params, &g->request, &error) != STATUS_OK) {
         g->request = NULL;
         return refuse_submit(&error, e);

@@ -60,17 +60,19 @@ static struct chat_options options_of(const struct service *s, const struct requ
 bool prompt_from_messages(const struct service *s, const struct request_fields *f, struct prompt *out,
                           struct api_error *e) {
     const struct chat_template *chat = s->options->chat;
-    bool hide_tools;
-    if (!fields_read_tool_choice(f, &hide_tools, e)) return false;
+    enum tool_mode mode;
+    const char *name;
+    if (!fields_read_tool_choice(f, &mode, &name, e)) return false;
     if (chat == NULL) return api_refuse(e, 400, "unsupported", "this model has no chat template: use /v1/completions");
     if (!need_tokenizer(s, e)) return false;
     struct chat_options options = options_of(s, f);
     struct chat_prompt rendered = {0};
     struct error error;
-    const json_t *tools = hide_tools || json_array_size(f->tools.value) == 0 ? NULL : f->tools.value;
+    const json_t *tools = mode == TOOLS_NONE || json_array_size(f->tools.value) == 0 ? NULL : f->tools.value;
     if (chat_render(chat, f->messages.value, tools, &options, &rendered, &error) != STATUS_OK)
         return api_refuse_error(e, &error);
     struct prompt p = {.ids.limit = most_ids(s), .tools = tools, .starts_in_think = rendered.starts_in_think};
+    p.continues = rendered.continues_final;
     p.may_think = !rendered.starts_in_think && !rendered.continues_final && chat_template_traits(chat)->thinking &&
                   !ends_with_think(&rendered.text);
     enum status status =

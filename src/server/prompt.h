@@ -11,6 +11,7 @@ struct prompt {
     uint64_t salt;                   // of the key that asked, where keys share no prefixes; else 0
     const json_t *tools;             // that the model may call: borrows from the body; NULL: none
     bool starts_in_think, may_think; // as in struct toolcall_options
+    bool continues;                  // the reply goes on with the last message
 };
 
 // From /messages through the chat template, for ROUTE_CHAT and ROUTE_TOKENIZE.

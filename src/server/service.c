@@ -1,6 +1,7 @@
 #include "server/service.h"
 #include "base/clock.h"
 #include "base/machine.h"
+#include "server/structured.h"
 #include <openssl/sha.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +27,8 @@ enum status service_init(struct service *s, const struct server_options *options
     s->turn_token = options->chat != NULL && s->info->tokenizer != NULL
                         ? chat_find_turn_token(options->chat, s->info->tokenizer)
                         : CHAT_NO_TURN_TOKEN;
+    s->vocabulary = vocabulary_slot_create();
+    if (s->vocabulary == NULL) return error_memory(e);
     make_fingerprint(s);
     int n_cores = machine_cores();
     s->n_free = n_cores < GATE_MAX ? n_cores : GATE_MAX;
@@ -35,6 +38,7 @@ enum status service_init(struct service *s, const struct server_options *options
 }
 
 void service_destroy(struct service *s) {
+    vocabulary_slot_free(s->vocabulary);
     pthread_cond_destroy(&s->opened);
     pthread_mutex_destroy(&s->lock);
 }

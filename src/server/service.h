@@ -20,6 +20,8 @@ struct service {
     int64_t created;    // Unix seconds, of the start
     char fingerprint[SERVICE_FINGERPRINT_BYTES];
 
+    struct vocabulary_slot *vocabulary; // owned; structured.h
+
     pthread_mutex_t lock;
     pthread_cond_t opened;
     int n_free; // places at the gate

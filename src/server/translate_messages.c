@@ -1,4 +1,5 @@
 // The body of Anthropic's /v1/messages.
+#include "server/structured.h"
 #include "server/translate.h"
 #include "server/turns.h"
 #include <string.h>
@@ -226,12 +227,11 @@ static bool read_thinking(const struct service *s, struct request_fields *f, str
 
 static bool read_output(const struct service *s, struct request_fields *f, struct api_error *e) {
     static const char *const words[] = {"low", "medium", "high", "xhigh"};
-    const json_t *format = json_object_get(f->output_config.value, "format");
+    struct json_view format;
     const char *effort;
     size_t n;
     if (f->output_config.value == NULL) return true;
-    if (format != NULL && !json_is_null(format))
-        return api_refuse(e, 400, "unsupported", "/output_config/format: structured output is not built yet");
+    if (json_find(&f->output_config, "format", &format) && !structured_read_format(&format, false, f, e)) return false;
     if (!translate_text(&f->output_config, "effort", JSON_OPTIONAL, &effort, &n, e)) return false;
     if (n == 0) return true;
     if (is(effort, "max")) effort = "xhigh"; // the templates' word for it

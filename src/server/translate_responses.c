@@ -1,4 +1,5 @@
 // The body of OpenAI's /v1/responses.
+#include "server/structured.h"
 #include "server/translate.h"
 #include "server/turns.h"
 #include <string.h>
@@ -171,20 +172,15 @@ static bool read_settings(const struct service *s, struct request_fields *f, str
     return api_refuse(e, 400, NULL, "/reasoning/effort must be one of none, minimal, low, medium, high and xhigh");
 }
 
-static bool read_text(const struct request_fields *f, struct api_error *e) {
+static bool read_text(struct request_fields *f, struct api_error *e) {
     struct json_view format;
     struct error error;
-    const char *type = "text", *verbosity;
+    const char *verbosity;
     size_t n;
     if (f->text.value == NULL) return true;
     if (json_get_view(&f->text, "format", JSON_OPTIONAL, JSON_OBJECT, &format, &error) != STATUS_OK)
         return api_refuse_error(e, &error);
-    if (format.value != NULL && !translate_text(&format, "type", JSON_REQUIRED, &type, &n, e)) return false;
-    if (is(type, "json_object") || is(type, "json_schema"))
-        return api_refuse(e, 400, "unsupported",
-                          "/text/format/type must be \"text\": structured output is not built yet");
-    if (!is(type, "text"))
-        return api_refuse(e, 400, NULL, "/text/format/type must be \"text\", \"json_object\" or \"json_schema\"");
+    if (format.value != NULL && !structured_read_format(&format, false, f, e)) return false;
     if (!translate_text(&f->text, "verbosity", JSON_OPTIONAL, &verbosity, &n, e)) return false;
     return n == 0 || is(verbosity, "medium") ||
            api_refuse(e, 400, "unsupported", "/text/verbosity is unsupported: say it in a message");

@@ -116,7 +116,11 @@ static void write_value(struct buffer *b, const char *name, const json_t *value,
 void wire_responses_write_echo(struct buffer *b, const struct request_fields *f) {
     buffer_append_text(
         b, ",\"background\":false,\"previous_response_id\":null,\"store\":false,\"truncation\":\"disabled\"");
-    buffer_append_text(b, ",\"text\":{\"format\":{\"type\":\"text\"}}");
+    const json_t *format = json_object_get(f->text.value, "format");
+    buffer_append_text(b, ",\"text\":{\"format\":");
+    if (format == NULL || json_is_null(format) || !json_write(b, format, JSON_STYLE_COMPACT))
+        buffer_append_text(b, "{\"type\":\"text\"}");
+    buffer_append_text(b, "}");
     write_value(b, "instructions", f->instructions.value, "null");
     write_value(b, "reasoning", f->reasoning.value, "{\"effort\":null,\"summary\":null}");
     write_value(b, "metadata", f->metadata.value, "{}");

@@ -213,8 +213,9 @@ def test_async(server):
 
 
 def test_refusals(server):
-    for more in ({"n": 2}, {"response_format": {"type": "json_object"}}, {"tool_choice": "required"},
-                 {"temperature": -1}):
+    schema = {"name": "x", "schema": {"type": "xml"}}
+    for more in ({"n": 2}, {"response_format": {"type": "json_schema", "json_schema": schema}},
+                 {"tool_choice": "required"}, {"temperature": -1}):
         try:
             chat(server, **more)
             raise AssertionError(f"accepted: {more}")

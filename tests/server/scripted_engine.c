@@ -23,6 +23,7 @@ struct engine {
     int32_t n_unfinished; // of them, what counts against the queue's limit
     bool draining;
     struct request_params last;
+    bool last_has_masker;
     int32_t *last_prompt;
 };
 
@@ -167,6 +168,8 @@ int32_t scripted_id(const struct engine *e, const char *added) {
 
 const struct request_params *scripted_last_params(struct engine *e) { return &e->last; }
 
+bool scripted_last_has_masker(struct engine *e) { return e->last_has_masker; }
+
 // ---- the play ----
 
 // Waits `ns`, or until the request is cancelled or late. Called and returns with the lock held; false: it is over.
@@ -302,6 +305,8 @@ static void keep_params(struct engine *e, const struct request_params *p) {
     memcpy(e->last_prompt, p->prompt, (size_t)p->n_prompt * sizeof *p->prompt);
     e->last = *p;
     e->last.prompt = e->last_prompt;
+    e->last.masker = NULL;
+    e->last_has_masker = p->masker != NULL;
 }
 
 static void make_stopper(struct request *r, const struct request_params *p) {
@@ -328,6 +333,7 @@ enum status engine_submit(struct engine *e, const struct request_params *p, stru
         keep_params(e, p);
     }
     pthread_mutex_unlock(&e->lock);
+    masker_free(p->masker); // a script says what it says
     if (status != STATUS_OK) return status;
     struct request *r = calloc(1, sizeof *r);
     must(r != NULL);

@@ -41,6 +41,7 @@ void script_init(struct script *script);
 int32_t scripted_id(const struct engine *e, const char *added);
 // What was submitted last: valid until the next submit.
 const struct request_params *scripted_last_params(struct engine *e);
+bool scripted_last_has_masker(struct engine *e); // its masker is gone: a script says what it says
 
 // A small template in the manner of Qwen 3.5, with tools and thinking (on by default when `thinks`).
 struct chat_template *scripted_template(bool thinks);

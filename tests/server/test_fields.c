@@ -138,8 +138,13 @@ static const char *const bad_values[] = {
     "\"return_token_ids\":0",
     "\"priority\":2",
     "\"priority\":-1",
-    "\"response_format\":{\"type\":\"json_object\"}",
+    "\"response_format\":{\"type\":\"json_object\",\"strict\":true}", // C55, from here on
     "\"response_format\":{\"type\":\"json_schema\"}",
+    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}",
+    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":42}}",
+    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":\"hello\"}}",
+    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{}}}",
+    "\"response_format\":{\"type\":\"json_schema\",\"strict\":true,\"json_schema\":{\"schema\":{\"type\":\"null\"}}}",
     "\"response_format\":{\"type\":\"xml\"}",
     "\"response_format\":42",
     "\"response_format\":\"hello\"",
@@ -251,6 +256,9 @@ static void test_accepted_values(void **state) {
         "\"seed\":9223372036854775807",
         "\"max_tokens\":9223372036854775807",
         "\"response_format\":{\"type\":\"text\"}",
+        "\"response_format\":{\"type\":\"json_object\"}",
+        "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"null\"},\"strict\":true}"
+        "}",
         "\"modalities\":[\"text\"]",
         "\"user\":\"me\"",
         "\"metadata\":{\"a\":\"b\"}",
@@ -300,37 +308,40 @@ static void test_bias(void **state) {
     json_decref(body);
 }
 
-static void choose(const char *members, bool *hide, struct api_error *e, bool expected) {
+static void choose(const char *members, enum tool_mode *mode, struct api_error *e, bool expected) {
+    const char *name = NULL;
     struct request_fields f;
     json_t *body = body_of(ROUTE_CHAT, members);
     assert_true(fields_read(&service, ROUTE_CHAT, body, &f, e));
-    if (fields_read_tool_choice(&f, hide, e) != expected) fail_msg("%s: %s", members, e->text);
+    if (fields_read_tool_choice(&f, mode, &name, e) != expected) fail_msg("%s: %s", members, e->text);
     fields_free(&f);
     json_decref(body);
 }
 
 #define TOOLS "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\"}}]"
 
-static void test_tool_choice(void **state) { // C39, of which forcing a call is refused by name
+static void test_tool_choice(void **state) { // C39
     (void)state;
-    bool hide;
+    enum tool_mode mode;
     struct api_error e;
-    choose(TOOLS, &hide, &e, true);
-    assert_false(hide);
-    choose(TOOLS ",\"tool_choice\":\"auto\"", &hide, &e, true);
-    assert_false(hide);
-    choose(TOOLS ",\"tool_choice\":\"none\"", &hide, &e, true);
-    assert_true(hide);
-    choose("\"tool_choice\":\"none\"", &hide, &e, true);
-    choose(TOOLS ",\"tool_choice\":\"required\"", &hide, &e, false);
-    assert_non_null(strstr(e.text, "not built yet"));
-    choose(TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"add\"}}", &hide, &e, false);
-    assert_non_null(strstr(e.text, "not built yet"));
-    choose(TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}", &hide, &e, false);
+    choose(TOOLS, &mode, &e, true);
+    assert_int_equal(mode, TOOLS_AUTO);
+    choose(TOOLS ",\"tool_choice\":\"auto\"", &mode, &e, true);
+    assert_int_equal(mode, TOOLS_AUTO);
+    choose(TOOLS ",\"tool_choice\":\"none\"", &mode, &e, true);
+    assert_int_equal(mode, TOOLS_NONE);
+    choose("\"tool_choice\":\"none\"", &mode, &e, true);
+    choose(TOOLS ",\"tool_choice\":\"required\"", &mode, &e, true);
+    assert_int_equal(mode, TOOLS_REQUIRED);
+    choose("\"tool_choice\":\"required\"", &mode, &e, false);
+    assert_string_equal(e.param, "tool_choice");
+    choose(TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"add\"}}", &mode, &e, true);
+    assert_int_equal(mode, TOOLS_NAMED);
+    choose(TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}", &mode, &e, false);
     assert_non_null(strstr(e.text, "name of one of the tools"));
-    choose(TOOLS ",\"tool_choice\":\"sometimes\"", &hide, &e, false);
-    choose(TOOLS ",\"tool_choice\":{}", &hide, &e, false);
-    choose(TOOLS ",\"tool_choice\":7", &hide, &e, false);
+    choose(TOOLS ",\"tool_choice\":\"sometimes\"", &mode, &e, false);
+    choose(TOOLS ",\"tool_choice\":{}", &mode, &e, false);
+    choose(TOOLS ",\"tool_choice\":7", &mode, &e, false);
     assert_string_equal(e.param, "tool_choice");
 }
 

@@ -126,7 +126,7 @@ def test_completions(server):
 def test_errors(server):
     c = client(server)
     cases = [(openai.BadRequestError, {"temperature": 9}), (openai.BadRequestError, {"n": 2}),
-             (openai.BadRequestError, {"response_format": {"type": "json_object"}}),
+             (openai.BadRequestError, {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "xml"}}}}),
              (openai.BadRequestError, {"max_tokens": 10**8}), (openai.NotFoundError, {"model": "gpt-4o"}),
              (openai.BadRequestError, {"extra_body": {"no_such_field": 1}})]
     for kind, more in cases:

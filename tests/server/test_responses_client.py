@@ -175,7 +175,7 @@ def test_bad_input(server):
 
 def test_refused(server):
     for body in ({"previous_response_id": "resp_1"}, {"conversation": "c"}, {"background": True}, {"truncation": "auto"},
-                 {"prompt": {"id": "p"}}, {"text": {"format": {"type": "json_object"}}}, {"text": {"format": {"type": "xml"}}},
+                 {"prompt": {"id": "p"}}, {"text": {"format": {"type": "json_schema"}}}, {"text": {"format": {"type": "xml"}}},
                  {"text": {"verbosity": "low"}}, {"include": ["message.output_text.logprobs"]}, {"top_logprobs": 3},
                  {"reasoning": {"effort": "much"}}, {"tools": [{"type": "web_search"}]}, {"tools": [{"type": "function"}]},
                  {"metadata": {"k": 1}}, {"metadata": {str(i): "" for i in range(17)}}, {"metadata": []},
@@ -195,7 +195,7 @@ def test_same_refusals(server):  # C09
                  {"seed": 1.5}, {"temperature": "1"}, {"temperature": 9}, {"stream": "yes"}, {"min_p": 2}, {"draft": 1},
                  {"presence_penalty": 3}, {"repetition_penalty": 0}, {"logit_bias": {"x": 1}}, {"priority": 2}, {"ignore_eos": "no"},
                  {"stream_options": {"include_usage": True}}, {"stream": True, "stream_options": {"include_usage": "yes"}},
-                 {"response_format": {"type": "json_object"}}, {"response_format": {}}, {"guided_json": {}}, {"temprature": 1}):
+                 {"response_format": {"type": "json_schema"}}, {"response_format": {}}, {"guided_json": {}}, {"temprature": 1}):
         answers = []
         for path, fields in own.items():
             status, _, reply = server.post(path, {**fields, **body})
