@@ -212,7 +212,8 @@ enum status schema_node(struct schema_compiler *c, const struct json_view *schem
     if (status != STATUS_OK) return status;
     *known = (struct known_schema){.schema = v.value, .form = form, .types = types, .node = *node};
     c->n_known++;
-    c->pending[c->n_pending++] = (struct pending){v, c->root, form, types, *node};
+    c->pending[c->n_pending++] =
+        (struct pending){.view = v, .root = c->root, .form = form, .types = types, .node = *node};
     return STATUS_OK;
 }
 
@@ -337,12 +338,17 @@ static unsigned written_types(const struct schema_context *x, unsigned types) {
     return hidden ? types & ~(unsigned)(VALUE_NUMBER | VALUE_INTEGER | VALUE_BOOLEAN) : types;
 }
 
+enum status schema_leave_unwritten(struct schema_compiler *c) {
+    c->pending[c->next - 1].unwritten = true;
+    return STATUS_OK;
+}
+
 static enum status set_types(const struct schema_context *x, unsigned types, int32_t node, struct error *e) {
     int32_t parts[8];
     size_t n = 0;
     enum status status = STATUS_OK;
     types = written_types(x, types);
-    if (types == 0) return schema_refuse_value(x->schema, "type", "has no value that could be written here", e);
+    if (types == 0) return schema_leave_unwritten(x->c);
     if ((types & (types - 1)) == 0) return set_type(x, types, node, e);
     for (unsigned type = 1; status == STATUS_OK && type < VALUE_ANY; type *= 2) {
         if ((types & type) == 0) continue;
@@ -428,7 +434,7 @@ enum status schema_finish(struct schema_compiler *c, int32_t root, struct error 
     if (status == STATUS_MEMORY) return error_memory(e);
     if (status != STATUS_OK) return error_set(e, status, "%s %s", c->root.path, own.text);
     for (size_t i = 0; i < c->n_pending; i++)
-        if (grammar_is_endless(c->g, c->pending[i].node))
+        if (grammar_is_endless(c->g, c->pending[i].node) && !c->pending[i].unwritten)
             return error_set(e, STATUS_UNSUPPORTED,
                              "%s can never be complete: every value of it nests too deeply, or without end",
                              c->pending[i].view.path);

@@ -32,7 +32,8 @@ struct schema_compiler {
         enum schema_form form;
         unsigned types;
         int32_t node;
-    } * pending; // [n_pending], those before `next` are set
+        bool unwritten; // an alternative that is never taken: its node is not set
+    } * pending;        // [n_pending], those before `next` are set
     size_t n_pending, pending_capacity, next;
     int32_t space, any[FORMS], any_object[FORMS];                          // made when first needed; 0: not yet
     int32_t open_object, close_object, open_array, close_array, separator; // start states; DFA_NONE: not yet
@@ -51,6 +52,8 @@ enum status schema_node(struct schema_compiler *c, const struct json_view *schem
                         unsigned types, int32_t *node, struct error *e);
 enum status schema_refuse(const struct json_view *schema, const char *keyword, struct error *e); // not supported
 enum status schema_refuse_value(const struct json_view *schema, const char *keyword, const char *why, struct error *e);
+// Of a parameter that has other alternatives, the one at hand cannot be written.
+enum status schema_leave_unwritten(struct schema_compiler *c);
 // Follows "$ref"s, and what else only passes on. False: *e says why not.
 enum status schema_follow(struct schema_compiler *c, const struct json_view *schema, struct json_view *out,
                           struct error *e);

@@ -85,6 +85,8 @@ static enum status set_words(const struct schema_context *x, struct word_list *l
                              struct error *e) {
     struct error own;
     int32_t start;
+    if (list->n == 0 && x->form == FORM_PARAMETER && (x->types & VALUE_STRING) != 0)
+        return schema_leave_unwritten(x->c);
     if (list->n == 0) return schema_refuse_value(x->schema, keyword, "has no value that could be written here", e);
     const char *at = list->text.data;
     for (size_t i = 0; i < list->n; at += list->words[i++].n) list->words[i].text = at;

@@ -1,43 +1,17 @@
 // Schemas, for a Python test. Each line of standard input is {"schema", "texts", "generate", "seed"} or the same with
 // "tools" in place of "schema"; each line of output is {"error"} or {"accepted": [...], "generated": [...]}, where the
-// generated texts are random walks through the grammar.
+// generated texts are random walks through the grammar; with tools also {"calls": [...]}, as these texts are read.
 #include "base/random.h"
-#include "format/schema.h"
+#include "format/json.h"
+#include "format/toolcall.h"
+#include "tests/format/grammars.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define TEXT_MAX       (1 << 16)
-#define HURRY          120 // bytes after which a walk heads for the end
+#define TEXT_MAX       4096 // longer walks are given up: by chance alone some patterns are not met soon
+#define HURRY          120  // bytes after which a walk heads for the end
 #define LINE_BYTES_MAX ((size_t)4 << 20)
-
-static enum status compile(const json_t *line, struct grammar **out, struct error *e) {
-    struct schema_compiler *c = NULL;
-    struct grammar *g = NULL;
-    int32_t root = 0;
-    struct json_view view = json_root(line), schema = {.value = NULL};
-    enum status status = grammar_create(&g, e);
-    if (status == STATUS_OK) status = schema_compiler_create(g, &c, e);
-    if (status == STATUS_OK && json_find(&view, "tools", &schema)) {
-        status = schema_add_call(c, &schema, NULL, &root, e);
-    } else if (status == STATUS_OK) {
-        schema = json_root(json_object_get(line, "schema"));
-        status = schema_add_value(c, &schema, &root, e);
-    }
-    if (status == STATUS_OK) status = schema_finish(c, root, e);
-    schema_compiler_free(c);
-    if (status != STATUS_OK) grammar_free(g);
-    if (status == STATUS_OK) *out = g;
-    return status;
-}
-
-static bool accepts(const struct grammar *g, const char *text, size_t n) {
-    static struct grammar_state states[2];
-    grammar_start(g, &states[0]);
-    for (size_t i = 0; i < n; i++)
-        if (!grammar_step(g, &states[i % 2], (unsigned char)text[i], &states[(i + 1) % 2])) return false;
-    return states[n % 2].complete;
-}
 
 // The byte that goes on with the end of a parameter, as far as the text has come with it.
 static unsigned char end_of_parameter(const char *text, size_t n) {
@@ -50,7 +24,7 @@ static unsigned char end_of_parameter(const char *text, size_t n) {
 // Bytes that end things come first once a walk is to end; -1: the text ends here.
 static int next_byte(const struct grammar *g, const struct grammar_state *s, struct grammar_state *to, uint64_t seed,
                      const char *text, size_t at) {
-    static const char closers[] = "}]\"<\n/>fptn,0123456789:ea";
+    static const char *const orders[] = {"}]\"<\n/>fptn,0123456789:ea", "\"}]<\n/>fptn,0123456789:ea"};
     unsigned char live[256];
     int n = 0;
     bool hurry = at >= HURRY;
@@ -61,7 +35,8 @@ static int next_byte(const struct grammar *g, const struct grammar_state *s, str
     if (s->complete && (n == 0 || hurry || bits % 4 == 0)) return -1;
     unsigned char end = end_of_parameter(text, at);
     if (hurry && text[0] == '<' && memchr(live, end, (size_t)n) != NULL) return end;
-    for (const char *c = closers; hurry && *c != 0; c++)
+    // In more than one order, and at random now and then: a pattern may want something else before it lets a text end.
+    for (const char *c = orders[bits >> 8 & 1]; hurry && (bits >> 9) % 4 != 0 && *c != 0; c++)
         if (memchr(live, *c, (size_t)n) != NULL) return (unsigned char)*c;
     // Often something printable, so that texts are not all escapes and odd characters.
     for (uint64_t attempt = 1; attempt < 4; attempt++) {
@@ -71,26 +46,69 @@ static int next_byte(const struct grammar *g, const struct grammar_state *s, str
     return live[bits / 4 % (uint64_t)n];
 }
 
-static size_t generate(const struct grammar *g, uint64_t seed, char *text) {
+// False when the walk came to no end.
+static bool generate(const struct grammar *g, uint64_t seed, char *text, size_t *length) {
     static struct grammar_state states[2], scratch;
     size_t n = 0;
     grammar_start(g, &states[0]);
     for (;;) {
         int byte = next_byte(g, &states[n % 2], &scratch, seed, text, n);
-        if (byte < 0) return n;
-        must(n < TEXT_MAX);
+        *length = n;
+        if (byte < 0 || n == TEXT_MAX) return byte < 0;
         must(grammar_step(g, &states[n % 2], (unsigned char)byte, &states[(n + 1) % 2]));
         text[n++] = (char)byte;
     }
 }
 
+struct call {
+    struct buffer name, arguments;
+    int n;
+    bool other;
+};
+
+static enum status take_event(void *user, const struct toolcall_event *event) {
+    struct call *call = user;
+    switch (event->kind) {
+    case TOOLCALL_START:
+        call->n++;
+        buffer_append(&call->name, event->text, event->n);
+        break;
+    case TOOLCALL_ARGUMENTS: buffer_append(&call->arguments, event->text, event->n); break;
+    case TOOLCALL_END: call->other |= event->truncated; break;
+    default: call->other = true;
+    }
+    return STATUS_OK;
+}
+
+// The call that a text is, or null.
+static void write_call(struct buffer *out, const json_t *tools, const char *text, size_t n) {
+    struct toolcall_options options = {.tools = tools};
+    struct toolcall_parser *p;
+    struct call call = {.n = 0};
+    must(toolcall_parser_create(&options, take_event, &call, &p, NULL) == STATUS_OK);
+    must(toolcall_parser_feed(p, text, n) == STATUS_OK && toolcall_parser_finish(p) == STATUS_OK);
+    toolcall_parser_free(p);
+    if (call.n == 1 && !call.other) {
+        buffer_append_text(out, "{\"name\": ");
+        json_write_string(out, call.name.data, call.name.n);
+        buffer_append_text(out, ", \"arguments\": ");
+        json_write_string(out, call.arguments.data, call.arguments.n);
+        buffer_append_text(out, "}");
+    } else {
+        buffer_append_text(out, "null");
+    }
+    buffer_free(&call.name);
+    buffer_free(&call.arguments);
+}
+
 static void answer(const json_t *line) {
     static char text[TEXT_MAX];
+    const json_t *tools = json_object_get(line, "tools");
     struct grammar *g = NULL;
     struct error e;
     struct buffer out;
     buffer_init(&out, 0);
-    if (compile(line, &g, &e) != STATUS_OK) {
+    if (grammar_of_json(tools != NULL ? tools : json_object_get(line, "schema"), &g, &e) != STATUS_OK) {
         buffer_append_text(&out, "{\"error\": ");
         json_write_string(&out, e.text, strlen(e.text));
         printf("%s}\n", out.data);
@@ -101,19 +119,28 @@ static void answer(const json_t *line) {
     buffer_append_text(&out, "{\"accepted\": [");
     for (size_t i = 0; i < json_array_size(texts); i++) {
         const json_t *t = json_array_get(texts, i);
-        bool accepted = accepts(g, json_string_value(t), json_string_length(t));
+        bool accepted = grammar_accepts(g, json_string_value(t), json_string_length(t));
         buffer_printf(&out, "%s%s", i > 0 ? ", " : "", accepted ? "true" : "false");
     }
     buffer_append_text(&out, "], \"generated\": [");
     int n = (int)json_integer_value(json_object_get(line, "generate"));
     uint64_t seed = (uint64_t)json_integer_value(json_object_get(line, "seed"));
+    struct buffer calls;
+    buffer_init(&calls, 0);
+    buffer_append_text(&calls, "");
+    const char *separator = "";
     for (int i = 0; i < n; i++) {
-        size_t length = generate(g, seed * 1000 + (uint64_t)i, text);
-        must(accepts(g, text, length));
-        if (i > 0) buffer_append_text(&out, ", ");
+        size_t length;
+        if (!generate(g, seed * 1000 + (uint64_t)i, text, &length)) continue;
+        must(grammar_accepts(g, text, length));
+        buffer_append_text(&out, separator);
         json_write_string(&out, text, length);
+        if (tools != NULL) buffer_append_text(&calls, separator);
+        if (tools != NULL) write_call(&calls, tools, text, length);
+        separator = ", ";
     }
-    printf("%s]}\n", out.data);
+    printf("%s], \"calls\": [%s]}\n", out.data, calls.data);
+    buffer_free(&calls);
     must(!out.failed);
     buffer_free(&out);
     grammar_free(g);
