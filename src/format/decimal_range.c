@@ -16,7 +16,7 @@ static enum status take_digits(double magnitude, bool open, struct digits *out, 
     static const char sentence[] = "is a bound of more than 15 digits, which is unsupported";
     char text[64];
     if (!(magnitude < 1e15)) return error_set(e, STATUS_UNSUPPORTED, sentence);
-    snprintf(text, sizeof text, "%.*f", DECIMAL_DIGITS, magnitude);
+    snprintf(text, sizeof text, "%.*f", DECIMAL_DIGITS, fabs(magnitude)); // 0 has a sign
     if (strtod(text, NULL) != magnitude) return error_set(e, STATUS_UNSUPPORTED, sentence);
     char *point = strchr(text, '.'), *last = text + strlen(text) - 1;
     while (last > point && *last == '0') last--;
