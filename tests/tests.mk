@@ -58,7 +58,8 @@ HOST_SOURCES := $(filter-out $(foreach l,$(LAYERS),tests/$l/test_golden%),$(TEST
 HOST_TESTS   := $(call programs,$(HOST_SOURCES))
 TSAN_TESTS   := $(call programs,$(filter tests/base/% tests/engine/% tests/server/%,$(HOST_SOURCES)))
 GOLDEN_TESTS := $(call programs,$(filter-out $(HOST_SOURCES),$(TEST_SOURCES))) $(sort $(wildcard tests/golden/test_*.py tests/golden/test_*.sh))
-HTTP_TESTS   := $(wildcard tests/http/run.sh) $(sort $(wildcard tests/http/test_*.py tests/http/test_*.sh))
+CLIENT_TESTS := $(sort $(wildcard tests/client/test_*.py))
+HTTP_TESTS   := $(wildcard tests/http/run.sh) $(sort $(wildcard tests/http/test_*.py tests/http/test_*.sh)) $(CLIENT_TESTS)
 PULL_TESTS   := $(sort $(wildcard tests/pull/test_*.py))
 PYTHON_TESTS := $(foreach l,$(LAYERS) tools,$(sort $(wildcard tests/$l/test_*.py)))
 DRIVERS      := $(call programs,$(DRIVER_SOURCES))
@@ -135,6 +136,14 @@ replays:
 	$(call run_kind,fuzz) $(REPLAYS)
 
 # ---- longer ones, by name ----
+# Hundreds of random schemas asked of both shipped models, and what that costs the others; `make test` asks for a few.
+.PHONY: test-structured
+test-structured: export TF_STRUCTURED ?= 500
+test-structured:
+	@./setup.sh test
+	$(call build_all,build/tokenfold)
+	$(call run_kind,structured) $(filter %structured.py,$(CLIENT_TESTS))
+
 # Checkpoints are mangled under the sanitizers, requests sent to the program as it is served.
 abuse: export TOKENFOLD_ASAN := $(call folder,asan)/tokenfold
 # Longer than what a test may take.

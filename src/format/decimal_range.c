@@ -15,16 +15,18 @@ struct digits {
 static enum status take_digits(double magnitude, bool open, struct digits *out, struct error *e) {
     static const char sentence[] = "is a bound of more than 15 digits, which is unsupported";
     char text[64];
+    int n_part = -1;
     if (!(magnitude < 1e15)) return error_set(e, STATUS_UNSUPPORTED, sentence);
-    snprintf(text, sizeof text, "%.*f", DECIMAL_DIGITS, fabs(magnitude)); // 0 has a sign
-    if (strtod(text, NULL) != magnitude) return error_set(e, STATUS_UNSUPPORTED, sentence);
-    char *point = strchr(text, '.'), *last = text + strlen(text) - 1;
-    while (last > point && *last == '0') last--;
+    do { // the shortest text that reads back as the bound
+        if (++n_part > DECIMAL_DIGITS) return error_set(e, STATUS_UNSUPPORTED, sentence);
+        snprintf(text, sizeof text, "%.*f", n_part, fabs(magnitude)); // 0 has a sign
+    } while (strtod(text, NULL) != magnitude);
+    char *point = text + strcspn(text, ".");
     const char *whole = text[0] == '0' ? point : text;
-    *out = (struct digits){.given = true, .open = open, .n_whole = (int)(point - whole), .n_part = (int)(last - point)};
+    *out = (struct digits){.given = true, .open = open, .n_whole = (int)(point - whole), .n_part = n_part};
     if (out->n_whole + out->n_part > DECIMAL_DIGITS) return error_set(e, STATUS_UNSUPPORTED, sentence);
     memcpy(out->whole, whole, (size_t)out->n_whole);
-    memcpy(out->part, point + 1, (size_t)out->n_part);
+    if (n_part > 0) memcpy(out->part, point + 1, (size_t)n_part);
     return STATUS_OK;
 }
 

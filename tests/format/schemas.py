@@ -31,7 +31,7 @@ def has_format(name, text):
         elif name == "time":
             assert re.search("(Z|[-+]..:..)$", text) and datetime.time.fromisoformat(text)
         elif name == "date-time":
-            assert text[10] == "T" and re.search("(Z|[-+]..:..)$", text) and datetime.datetime.fromisoformat(text)
+            assert text[10:11] == "T" and re.search("(Z|[-+]..:..)$", text) and datetime.datetime.fromisoformat(text)
         elif name == "uuid":
             assert str(uuid.UUID(text)) == text
         elif name == "ipv4":
@@ -106,12 +106,13 @@ class Schemas:
         return schema
 
     def bounds(self, schema, whole):
-        low = self.r.choice([-1000, -17, -1, 0, 0, 1, 5, 99]) + (0 if whole else self.r.choice([0, 0.5, 0.125]))
+        low = self.r.choice([-1000, -17, -1, 0, 0, 1, 5, 99]) + (0 if whole else self.r.choice([0, 0.5, 0.125, 0.1, 0.678, 0.0001]))
         span = self.r.choice([1, 2, 9, 10, 300, 99999]) if whole else self.r.choice([0.5, 1, 2.25, 1000])
+        low, span = round(low, 9), round(span, 9)
         if self.r.random() < 0.7:
             schema[self.r.choice(["minimum", "exclusiveMinimum"])] = low
         if self.r.random() < 0.7:
-            schema[self.r.choice(["maximum", "exclusiveMaximum"])] = low + span + (1 if whole else 0)
+            schema[self.r.choice(["maximum", "exclusiveMaximum"])] = round(low + span + (1 if whole else 0), 9)
         return schema
 
     def integer(self):
@@ -212,9 +213,9 @@ class Values:
     def make_number(self, s, depth):
         low, high = max(s.get("minimum", -1e6), s.get("exclusiveMinimum", -1e6)), min(
             s.get("maximum", 1e6), s.get("exclusiveMaximum", 1e6))
-        x = self.r.choice([low, high, round((low + high) / 2, 4), round(self.r.uniform(low, high), 3)])
+        x = self.r.choice([low, high, round((low + high) / 2, 5), round(self.r.uniform(low, high), 3)])
         inside = s.get("exclusiveMinimum", -1e9) < x < s.get("exclusiveMaximum", 1e9) and low <= x <= high
-        x = x if inside else round((low + high) / 2, 4)
+        x = x if inside else round((low + high) / 2, 5)
         return int(x) if x == int(x) and self.r.random() < 0.5 else x
 
     def make_array(self, s, depth):

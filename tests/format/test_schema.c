@@ -75,7 +75,10 @@ static void test_numbers(void **state) {
     expect(open, true, "0.2501");
     expect(open, true, "1.50");
     expect(open, false, "1.501");
-    expect(open, false, "-1");    expect("{\"type\":\"number\",\"minimum\":-0.5,\"maximum\":-0.0}", true, "-0.25");
+    expect(open, false, "-1");
+    expect("{\"type\":\"number\",\"minimum\":-0.5,\"maximum\":-0.0}", true, "-0.25");
+    expect("{\"type\":\"number\",\"minimum\":-12345.678}", true, "-12345.678");
+    expect("{\"type\":\"number\",\"minimum\":-12345.678}", false, "-12345.6781");
     // The largest integer that programs in JavaScript know.
     expect("{\"type\":\"integer\",\"maximum\":9007199254740991}", true, "999999999999999");
 }
