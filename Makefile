@@ -201,6 +201,7 @@ help:
 	@echo "make test-KIND                      one kind of test: $(TEST_KINDS)"
 	@echo "make eval                           ask both shipped models hundreds of held-out questions; writes their eval.json"
 	@echo "make abuse | soak                   the long tests: malformed input by the thousand; hours of load"
+	@echo "make test-structured                random schemas by the hundred from both shipped models, and their cost to other replies"
 	@echo "make bench-kernels SHAPES=0.8b      times of the CPU's operations, and their share of what the machine can do"
 	@echo "make fuzz FUZZ=NAME FUZZ_SECONDS=60 search for new inputs with libFuzzer (all targets when FUZZ is not given)"
 	@echo "make cuda-all                       compile the CUDA code for every architecture"
