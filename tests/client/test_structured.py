@@ -88,7 +88,7 @@ def body_of(seed, thinks=0.2):
     r = random.Random(seed)
     thinking = r.random() < thinks
     return {"messages": [{"role": "user", "content": r.choice(PROMPTS)}], "temperature": r.choice([0, 0.7, 1, 1.5]), "seed": seed,
-            "max_tokens": 4096, "chat_template_kwargs": {"enable_thinking": thinking}}
+            "max_tokens": 600 if thinking else 4096, "chat_template_kwargs": {"enable_thinking": thinking}}
 
 
 def ask_for_schema(server, seed):
@@ -105,7 +105,7 @@ def ask_for_schema(server, seed):
     elif route == 1:
         effort = {} if body["chat_template_kwargs"]["enable_thinking"] else {"reasoning": {"effort": "none"}}
         status, _, reply = server.post("/v1/responses", {
-            "input": body["messages"][0]["content"], "temperature": body["temperature"], "seed": seed, "max_output_tokens": 4096,
+            "input": body["messages"][0]["content"], "temperature": body["temperature"], "seed": seed, "max_output_tokens": body["max_tokens"],
             "text": {"format": {"type": "json_schema", "name": "r", "schema": schema}}, **effort})
         assert status == 200, (schema, reply)
         finish = "stop" if reply["status"] == "completed" else "length"
@@ -113,7 +113,7 @@ def ask_for_schema(server, seed):
     elif route == 2:
         thinking = {"thinking": {"type": "enabled"}} if body["chat_template_kwargs"]["enable_thinking"] else {}
         status, _, reply = server.post("/v1/messages", {
-            "messages": body["messages"], "temperature": body["temperature"], "seed": seed, "max_tokens": 4096,
+            "messages": body["messages"], "temperature": body["temperature"], "seed": seed, "max_tokens": body["max_tokens"],
             "output_config": {"format": {"type": "json_schema", "schema": schema}}, **thinking})
         assert status == 200, (schema, reply)
         finish = "stop" if reply["stop_reason"] == "end_turn" else "length"

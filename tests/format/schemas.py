@@ -63,7 +63,9 @@ class Schemas:
 
     def node(self):
         link = {"$ref": "#/$defs/node"}
-        optional = self.r.choice([{"anyOf": [link, {"type": "null"}]}, {"type": "array", "items": link, "maxItems": 2}])
+        optional = {"anyOf": [link, {"type": "null"}]}
+        if not self.bounded and self.r.random() < 0.5:  # a tree
+            optional = {"type": "array", "items": link, "maxItems": 2}
         return {"type": "object", "properties": {"v": self.scalar(), "next": optional}, "required": ["v", "next"],
                 "additionalProperties": False}
 
