@@ -10,6 +10,7 @@
 #include "server/fields.h"
 #include "server/prompt.h"
 #include "server/reply.h"
+#include "server/structured.h"
 #include "server/translate.h"
 #include "tests/alloc_fail.h"
 #include <stdlib.h>
@@ -30,11 +31,13 @@ static int setup(void **state) {
     json_object_seed(1);
     info.tokenizer = tok = scripted_tokenizer();
     options.chat = scripted_template(true);
-    return 0;
+    service.vocabulary = vocabulary_slot_create();
+    return service.vocabulary != NULL ? 0 : -1;
 }
 
 static int teardown(void **state) {
     (void)state;
+    vocabulary_slot_free(service.vocabulary);
     tokenizer_free(tok);
     chat_template_free((struct chat_template *)options.chat);
     return 0;
@@ -76,7 +79,11 @@ static bool work(enum route_id route, const char *text, long n, struct api_error
              (route != ROUTE_COMPLETIONS ? prompt_from_messages(&service, &f, &p, api)
                                          : prompt_from_text(&service, &f, &p, api));
         if (ok) {
-            enum status status = read_reply(&f, &p);
+            struct masker *masker = NULL;
+            bool calls_first;
+            ok = structured_open(&service, route, &f, &p, &masker, &calls_first, api);
+            masker_free(masker);
+            enum status status = ok ? read_reply(&f, &p) : STATUS_OK;
             if (status != STATUS_OK) ok = api_refuse_error(api, &(struct error){.code = status});
             prompt_free(&p);
         }
@@ -114,6 +121,9 @@ static void test_chat(void **state) {
         "\"type\":"
         "\"function\",\"function\":{\"name\":\"add\",\"parameters\":{\"properties\":{\"a\":{\"type\":\"integer\"}}}}}],"
         "\"stop\":[\"END\",\"\\n\\n\\n\"],\"logit_bias\":{\"5\":1}}");
+    sweep(ROUTE_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"response_format\":{\"type\":"
+                      "\"json_schema\",\"json_schema\":{\"schema\":{\"properties\":{\"a\":{\"enum\":[1,2]}}}}},"
+                      "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true}}]}");
 }
 
 static void test_completion(void **state) {
