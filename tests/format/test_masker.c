@@ -116,6 +116,25 @@ static void test_masks(void **unused) {
         for (uint64_t seed = 0; seed < 8; seed++) walk(forms[i], seed);
 }
 
+// A token that is too long for one reading of a state may go on with another.
+static void test_long_token_of_one_reading(void **unused) {
+    (void)unused;
+    static struct grammar_state state;
+    static uint32_t words[WORDS];
+    struct grammar *g;
+    struct masker *m = make(forms[3], &g);
+    int32_t *ids;
+    size_t n;
+    struct error e;
+    assert_int_equal(tokenizer_encode(tokenizer, "\"", 1, false, &ids, &n, &e), STATUS_OK);
+    masker_start(m, &state);
+    assert_true(masker_take(m, &state, ids[0]));
+    masker_fill(m, &state, words, WORDS);
+    check_mask(g, &state, words);
+    free(ids);
+    masker_free(m);
+}
+
 // What a model takes against its mask leaves an end as the only way.
 static void test_wrong_token(void **unused) {
     (void)unused;
@@ -159,7 +178,7 @@ static void test_masks_are_kept(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks), cmocka_unit_test(test_wrong_token),
-                                       cmocka_unit_test(test_masks_are_kept)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks), cmocka_unit_test(test_long_token_of_one_reading),
+                                       cmocka_unit_test(test_wrong_token), cmocka_unit_test(test_masks_are_kept)};
     return cmocka_run_group_tests(tests, load, unload);
 }
