@@ -252,7 +252,9 @@ enum status grammar_finish(struct grammar *g, int32_t root, struct error *e) {
     if (ranks == NULL) return error_memory(e);
     bool ends = chains_end(g, ranks);
     free(ranks);
-    if (!ends) return error_set(e, STATUS_UNSUPPORTED, "has alternatives that refer to each other in a circle");
+    if (!ends)
+        return error_set(e, STATUS_UNSUPPORTED, "has alternatives that lead to each other in a circle, or %d deep",
+                         CHAIN_MAX);
     g->root = root;
     find_heights(g);
     return STATUS_OK;

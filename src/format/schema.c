@@ -403,8 +403,9 @@ static enum status work(struct schema_compiler *c, struct error *e) {
         struct schema_context x = {.c = c, .schema = &p.view, .form = p.form, .types = p.types};
         c->root = p.root;
         status = set_schema(&x, p.node, e);
+        if (status == STATUS_LIMIT && e != NULL && e->text[0] != '/') error_prefix(e, "%s", p.view.path);
         if (status == STATUS_OK && c->n_work > WORK_MAX)
-            status = error_set(e, STATUS_LIMIT, "%s is one of too many patterns", p.view.path);
+            status = error_set(e, STATUS_LIMIT, "%s is one of too many patterns and ranges", p.view.path);
     }
     c->root = root;
     return status;

@@ -35,7 +35,8 @@ struct schema_compiler {
         bool unwritten; // an alternative that is never taken: its node is not set
     } * pending;        // [n_pending], those before `next` are set
     size_t n_pending, pending_capacity, next;
-    int32_t space, any[FORMS], any_object[FORMS];                          // made when first needed; 0: not yet
+    int32_t space, any[FORMS], any_object[FORMS]; // made when first needed; 0: not yet
+    int32_t plain_number[2];                      // start states of any number and any integer; DFA_NONE: not yet
     int32_t open_object, close_object, open_array, close_array, separator; // start states; DFA_NONE: not yet
     int64_t n_work;                                                        // automaton states that were made on the way
 };

@@ -29,12 +29,15 @@ enum status schema_set_number(const struct schema_context *x, bool integer, int3
     if (status == STATUS_OK) status = read_bound(x->schema, "exclusiveMaximum", true, true, &high, e);
     if (status != STATUS_OK) return status;
     if (!low.given && !high.given) {
-        status = schema_regex(x->c, integer ? any_integer : any_number, &start, e);
+        int32_t *plain = &x->c->plain_number[integer];
+        if (*plain == DFA_NONE) status = schema_regex(x->c, integer ? any_integer : any_number, plain, e);
+        start = *plain;
     } else {
         struct dfa made = {0};
         struct error own;
         status = decimal_range(low, high, integer, &made, &first, &own);
         if (status == STATUS_OK) status = dfa_append_live(grammar_dfa(g), &made, first, &start, &own);
+        x->c->n_work += made.n_states;
         dfa_free(&made);
         if (status == STATUS_MEMORY) return error_memory(e);
         const char *keyword = json_object_get(x->schema->value, "minimum") != NULL            ? "minimum"

@@ -15,6 +15,7 @@ enum status schema_regex(struct schema_compiler *c, const char *pattern, int32_t
     int32_t first;
     enum status status = pattern_compile(pattern, strlen(pattern), &alphabet, &made, &first, e);
     if (status == STATUS_OK) status = dfa_append_live(grammar_dfa(c->g), &made, first, start, e);
+    c->n_work += made.n_states;
     must(status != STATUS_UNSUPPORTED); // these patterns are our own
     dfa_free(&made);
     return status;
@@ -36,6 +37,7 @@ enum status schema_prepare(struct schema_compiler *c, struct error *e) {
                  {&c->open_array, "^\\[" SPACE "$"},  {&c->close_array, "^" SPACE "\\]$"},
                  {&c->separator, "^," SPACE "$"},     {&c->space, "^" SPACE "$"}};
     enum status status = STATUS_OK;
+    c->plain_number[0] = c->plain_number[1] = DFA_NONE;
     for (size_t i = 0; status == STATUS_OK && i < sizeof words / sizeof *words; i++)
         status = schema_regex(c, words[i].pattern, words[i].start, e);
     return status;
