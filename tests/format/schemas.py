@@ -44,10 +44,9 @@ def has_format(name, text):
 
 
 class Schemas:
-    """parameters: only what may stand in the schema of a call's parameters, where every string is written as it is."""
-
     def __init__(self, seed, bounded=False):
         self.r = random.Random(seed)
+        self.defs = {}
         self.bounded = bounded  # every string, array and map has an end, so that a small model comes to it
 
     def make(self):
