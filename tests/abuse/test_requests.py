@@ -34,6 +34,14 @@ BODIES = [
                               "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 3}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "seed": 5, "n": 1,
                               "logit_bias": {"5": 1}, "chat_template_kwargs": {"enable_thinking": False}}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": {
+            "type": "object", "properties": {
+                "a": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 5}, "b": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+                "c": {"type": "array", "items": {"type": "number", "minimum": 0.5}, "minItems": 1}, "d": {"enum": [1, "x", None]}},
+            "required": ["a"], "additionalProperties": False}}}}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "tools": [TOOL],
+                              "tool_choice": {"type": "function", "function": {"name": "add"}}}),
     ("/v1/completions", {"prompt": "Once", "max_tokens": 2, "stop": ["a", "b"], "logprobs": 2, "echo": False}),
     ("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 2, "stream": True, "top_k": 5, "top_p": 0.9}),
     ("/v1/messages", {"max_tokens": 2, "system": [{"type": "text", "text": "S"}], "messages": [
