@@ -195,9 +195,20 @@ static void test_what_does_not_fit_is_refused(void **state) {
     must_refuse("dflash_config/final_logit_softcapping", "30.0", "not supported");
 }
 
+// What a stream takes with the drafter of the 27B models, which the memory design counts on.
+static void test_a_large_drafters_lane(void **state) {
+    (void)state;
+    struct drafter d = {.config = {.n_layers = 5, .n_hidden = 5120, .n_kv_heads = 8, .head_dim = 128, .n_tap = 5}};
+    d.ring_rows = 2112; // window 2,048, blocks of 8
+    int64_t bytes = drafter_lane_bytes(&d, DTYPE_BF16, DTYPE_BF16);
+    assert_int_equal(bytes, 2112 * 5 * 2 * 8 * 128 * 2 + 64 * 5 * 5120 * 2);
+    assert_true(bytes < (45 << 20));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain_weights_are_quantised),
+        cmocka_unit_test(test_a_large_drafters_lane),
         cmocka_unit_test(test_what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

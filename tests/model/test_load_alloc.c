@@ -1,5 +1,7 @@
 // Every allocation of loading a checkpoint fails in turn: the load says so, and nothing leaks.
+#include "cpu/device_cpu.h"
 #include "format/checkpoint.h"
+#include "model/drafter.h"
 #include "model/weights.h"
 #include "tests/alloc_fail.h"
 #include "tests/model/tiny.h"
@@ -56,6 +58,36 @@ static void test_load(void **state) {
     sweep((struct tiny_options){.layout = TINY_HF, .moe = true, .one_by_one = true}, 1);
 }
 
+// A drafter beside a model that is there.
+static void test_drafter(void **state) {
+    (void)state;
+    struct model *m;
+    struct device *device;
+    struct error e = {0};
+    struct model_limits limits = {
+        .max_lanes = 2, .max_window = 8, .max_context = 512, .page_rows = 256, .pass_rows = 64, .kv = DTYPE_BF16};
+    assert_int_equal(model_open("models/fold-s", &m, &e), STATUS_OK);
+    assert_int_equal(cpu_device_create(COMPUTE_BF16, true, 1, ISA_C, &device, &e), STATUS_OK);
+    long n = 1;
+    for (;; n++) {
+        struct drafter *d = NULL;
+        alloc_fail_at(n);
+        enum status status = drafter_open("models/fold-s-DFlash2", m, 4, &d, &e);
+        if (status == STATUS_OK) status = drafter_load(d, device, &limits, &e);
+        bool failed = alloc_failed();
+        alloc_fail_off();
+        drafter_free(d);
+        if (!failed) {
+            assert_int_equal(status, STATUS_OK);
+            break;
+        }
+        if (status != STATUS_MEMORY) fail_msg("allocation %ld: %s, \"%s\"", n, status_name(status), e.text);
+    }
+    assert_true(n > 50);
+    model_free(m);
+    device_free(device);
+}
+
 // The writer of safetensors files: a failure leaves no file.
 static void test_writer(void **state) {
     (void)state;
@@ -79,6 +111,7 @@ static void test_writer(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_load), cmocka_unit_test(test_writer)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_load), cmocka_unit_test(test_drafter),
+                                       cmocka_unit_test(test_writer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
