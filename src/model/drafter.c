@@ -107,7 +107,7 @@ struct kv_layer drafter_ring(const struct drafter *d, const void *base, int64_t 
 }
 
 static int64_t batch_rows(const struct drafter *d, const struct model_limits *l) {
-    return most((int64_t)l->max_lanes * d->config.block, DRAFTER_BACKLOG);
+    return most((int64_t)drafter_batch_lanes(l) * d->config.block, DRAFTER_BACKLOG);
 }
 
 void drafter_raise_limits(const struct drafter *d, const struct model_limits *limits, struct device_limits *out) {
@@ -186,7 +186,7 @@ static enum status make_inv_freq(struct drafter *d, struct error *e) {
 
 enum status drafter_set_limits(struct drafter *d, const struct model_limits *limits, struct error *e) {
     struct drafter_scratch s;
-    size_t lanes = (size_t)limits->max_lanes, rows = (size_t)batch_rows(d, limits);
+    size_t lanes = (size_t)drafter_batch_lanes(limits), rows = (size_t)batch_rows(d, limits);
     free_calls(d);
     d->limits = *limits;
     d->n_page = (limits->max_context + d->config.block) / d->ring_rows + 1;

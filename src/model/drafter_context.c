@@ -171,7 +171,7 @@ void drafter_catch_up(struct drafter *d, struct drafter_ask *asks, int32_t n, co
                              (struct lane){.row0 = n_row, .n_row = m, .position = state->absorbed});
             n_row += m;
             state->absorbed += m;
-            if (n_row < d->scratch.x.n_row) continue;
+            if (n_row < d->scratch.x.n_row && n_lane < drafter_batch_lanes(&d->limits)) continue;
             store_batch(d, n_lane, n_row, base);
             n_row = n_lane = 0;
         }

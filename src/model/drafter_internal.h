@@ -11,6 +11,7 @@
 #define DRAFTER_MAX_RANK    1024
 #define DRAFTER_MAX_RING    4096 // rows: what a page of a KV layer may have (ops/batch.h)
 #define DRAFTER_BACKLOG     64   // rows whose taps a lane can put aside
+#define DRAFTER_BATCH_LANES 32   // most that propose together: bounds scratch
 #define DRAFTER_LOGITS_ROWS 64   // rows whose logits are computed at a time: bounds their scratch
 
 // Letters as in ops/ops.h.
@@ -54,7 +55,8 @@ struct drafter_weights {
     struct weight hidden;                 // [rank, H]
 };
 
-// Intermediate results. Those of blocks have max_lanes * block rows; features and `kv` those of a prompt pass, if more.
+// Intermediate results. Those of blocks have a block for each of the lanes that propose together, or DRAFTER_BACKLOG
+// rows; features, k and v those of a prompt pass, if more.
 struct drafter_scratch {
     struct tensor x, y, z;                   // [rows, H]: residual stream, a sublayer's input, its output
     struct tensor q, attended;               // [rows, Hq * D]
@@ -89,7 +91,7 @@ struct drafter {
     // Host: of one call.
     struct lane *lanes;
     int32_t *ids, *first;
-    int32_t *pages, n_page; // [max_lanes][n_page]
+    int32_t *pages, n_page; // [drafter_batch_lanes][n_page]
     float *first_logits;    // of each row's best candidate, where asked for
     struct draw_params *params;
     struct draw_result *results;
@@ -110,6 +112,11 @@ void drafter_set_lane(struct drafter *d, int32_t i, const void *base, const void
 const void *drafter_lowest(const struct drafter_ask *asks, int32_t n);
 // Rows that the asking lanes have put aside become keys and values, in as few batches as scratch allows.
 void drafter_catch_up(struct drafter *d, struct drafter_ask *asks, int32_t n, const void *base);
+
+// Lanes that propose together.
+static inline int32_t drafter_batch_lanes(const struct model_limits *l) {
+    return l->max_lanes < DRAFTER_BATCH_LANES ? l->max_lanes : DRAFTER_BATCH_LANES;
+}
 
 // Chooses one ask's drafts from its rows' candidates, walking from each to the next: results[i] has the candidates of
 // row i by falling logit, edges [n_want][rank] the selector's view of the row (DFlash2), first_logits the logits of

@@ -205,8 +205,7 @@ static enum status find_all_candidates(struct drafter *d, const struct drafter_a
     return s;
 }
 
-enum status drafter_propose(struct drafter *d, struct drafter_ask *asks, int32_t n, struct error *e) {
-    must(n > 0 && n <= d->limits.max_lanes);
+static enum status propose_together(struct drafter *d, struct drafter_ask *asks, int32_t n, struct error *e) {
     const void *base = drafter_lowest(asks, n);
     for (int32_t i = 0; i < n; i++) must(asks[i].n_want >= 1 && asks[i].n_want < d->config.block);
     drafter_catch_up(d, asks, n, base);
@@ -219,4 +218,13 @@ enum status drafter_propose(struct drafter *d, struct drafter_ask *asks, int32_t
         row += asks[i].n_want;
     }
     return STATUS_OK;
+}
+
+enum status drafter_propose(struct drafter *d, struct drafter_ask *asks, int32_t n, struct error *e) {
+    int32_t most = drafter_batch_lanes(&d->limits);
+    enum status s = STATUS_OK;
+    must(n > 0 && n <= d->limits.max_lanes);
+    for (int32_t i = 0; i < n && s == STATUS_OK; i += most)
+        s = propose_together(d, asks + i, n - i < most ? n - i : most, e);
+    return s;
 }
