@@ -87,8 +87,8 @@ void drafter_make_room(struct drafter *d, struct drafter_ask *asks, int32_t n, i
 void drafter_visit(struct drafter *d, const struct drafter_ask *ask, model_visit_fn *fn, void *context);
 
 // Proposes for all asks (at most max_lanes), many in one batch. A stream's proposals have the same bits alone and in
-// company. A draft is argmax(score / T + noise) over the candidates, with the request's bias, penalties and filters, and
-// the noise of the target's draw at the position that it is for.
+// company. A draft is argmax(score / T + noise) over the candidates, with the request's bias, penalties and filters,
+// and the noise of the target's draw at the position that it is for.
 enum status drafter_propose(struct drafter *d, struct drafter_ask *asks, int32_t n, struct error *e);
 
 #endif
