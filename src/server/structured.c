@@ -247,12 +247,15 @@ bool structured_open(const struct service *s, enum route_id route, const struct 
     if (form.format == FORMAT_TEXT && !form.calls) return true;
     if (s->info->tokenizer == NULL)
         return api_refuse(e, 400, "unsupported", "structured output needs a tokenizer, which this model does not have");
-    if (f->ignore_eos) return api_refuse(e, 400, NULL, "/ignore_eos does not go with structured output");
     if (prompt->continues && !form.free_text)
         return api_refuse(e, 400, "unsupported",
                           "/messages ends with an assistant's message to go on with, which does not go with structured "
                           "output");
     if (make_grammar(f, prompt, &form, &g, &error) != STATUS_OK) return refuse_schema(route, &error, e);
+    if (f->ignore_eos) {
+        grammar_free(g);
+        return api_refuse(e, 400, NULL, "/ignore_eos does not go with structured output");
+    }
     if (get_vocabulary(s, &vocabulary, &error) != STATUS_OK) {
         grammar_free(g);
         return api_refuse_error(e, &error);
