@@ -228,8 +228,15 @@ def test_json_object(models):
 
 
 def test_same_with_company(models):
-    """The same request gives the same reply alone and beside others."""
-    server = models.servers["fold-s"]
+    """The same request gives the same reply alone, beside others, and drafted or not."""
+    server, drafted = models.servers["fold-s"], 0
+    for seed in range(20):
+        body = {**body_of(seed, thinks=0), "response_format": format_of(schemas.Schemas(300 + seed, bounded=True).make())}
+        plain, own = (server.post("/v1/chat/completions", {**body, "draft": draft})[2]["tokenfold"] for draft in (False, True))
+        assert plain["token_sha256"] == own["token_sha256"], (seed, body)
+        assert plain["drafted"] == 0
+        drafted += own["accepted"]
+    assert drafted > 0
     body = {**body_of(3, thinks=0), "temperature": 1, "response_format": format_of(schemas.Schemas(77, bounded=True).make())}
     alone = server.post("/v1/chat/completions", body)[2]["tokenfold"]["token_sha256"]
     together = []
