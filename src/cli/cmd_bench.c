@@ -1,261 +1,245 @@
-// bench: how fast prompts are computed and replies decoded, beside what the memory of this machine allows.
+// bench: how fast prompts are computed and replies decoded, beside what the memory of this machine allows, or beside
+// the same with other settings, another program or another server.
 #include "base/clock.h"
-#include "base/random.h"
 #include "cli/bandwidth.h"
+#include "cli/bench_engine.h"
 #include "cli/commands.h"
-#include "cli/options.h"
-#include "format/json.h"
+#include "measure/record.h"
+#include "measure/report.h"
+#include "measure/targets.h"
+#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#define CELLS_MAX     32
-#define STREAMS_MAX   256
-#define DEFAULT_CELLS "prompt:512,prompt:2048,decode:128+64,decode:2048+64,decode:128+64x4"
+#define DEFAULT_CELLS   "prompt:512,prompt:2048,decode:128+64,decode:2048+64,decode:128+64x4"
+#define DEFAULT_REPEATS 3 // where there is one arm
+#define DEFAULT_ROUNDS  8 // more than the six that an interval of 95 % needs
+#define PROGRAM         "/proc/self/exe"
 
-enum cell_kind { CELL_PROMPT, CELL_DECODE };
-
-struct cell {
-    enum cell_kind kind;
-    int n_prompt, n_decode, n_streams;
-    double tokens_per_s, low, high; // median, least and most of the repeats
-    double floor_bytes_per_s;       // weights that must be read at that speed
+struct bench {
+    const struct options *o;
+    const char *dir; // NULL where every arm is a URL
+    struct arm arms[ARMS_MAX];
+    int n_arms;
+    bool fresh;
+    struct cell_rounds cells[CELLS_MAX];
+    int n_cells;
+    struct bench_engine *engine; // NULL: no arm is measured in this process
+    struct bench_arm in_process[ARMS_MAX];
+    struct served served[ARMS_MAX];
+    struct client clients[ARMS_MAX];
+    char numbers[8][32]; // of the servers' flags
+    double bandwidth;
+    char what[512];
+    char about[ARMS_MAX * ARM_SETTINGS_TEXT + 1024];
 };
 
-// ---- cells from text ----
+// ---- what stands behind each arm ----
 
-static bool read_count(const char **at, int most, int *out) {
-    char *end;
-    long n = strtol(*at, &end, 10);
-    if (end == *at || n < 1 || n > most) return false;
-    *out = (int)n;
-    *at = end;
-    return true;
+static const char *url_of(const struct bench *b, int i) {
+    const char *url = arm_get(&b->arms[i], "url");
+    return url != NULL || arm_get(&b->arms[i], "bin") != NULL ? url : b->o->url;
 }
 
-static bool read_cell(const char **at, struct cell *c) {
-    *c = (struct cell){.kind = CELL_PROMPT, .n_decode = 1, .n_streams = 1};
-    if (strncmp(*at, "prompt:", 7) == 0) {
-        *at += 7;
-        return read_count(at, 262144, &c->n_prompt);
+static enum status aim_at_url(struct bench *b, int i, struct target *t, struct error *e) {
+    const char *model = arm_get(&b->arms[i], "model"), *key = arm_get(&b->arms[i], "key");
+    for (int k = 0; k < b->arms[i].n_settings; k++)
+        if (b->arms[i].settings[k].kind != ARM_OWN)
+            return error_set(e, STATUS_INVALID, "--arm %s: %s cannot be set on a server that runs already",
+                             b->arms[i].name, b->arms[i].settings[k].key);
+    b->clients[i].model = model != NULL ? model : b->o->url_model;
+    b->clients[i].key = key != NULL ? key : b->o->url_key;
+    *t = target_of_url(&b->clients[i]);
+    return stream_read_url(url_of(b, i), &b->clients[i].at, e);
+}
+
+// What servers are told of what this program was told.
+static void pass_on(struct bench *b, struct served *s) {
+    const struct options *o = b->o;
+    int n = 0;
+    const struct {
+        const char *flag, *text;
+        int64_t number;
+    } known[] = {{"--backend", o->backend, 0},
+                 {"--compute", o->compute, 0},
+                 {"--kv-dtype", o->kv_dtype, 0},
+                 {"--threads", NULL, o->threads},
+                 {"--device", NULL, o->device},
+                 {"--memory", NULL, o->memory_bytes},
+                 {"--kv-memory", NULL, o->kv_memory_bytes},
+                 {"--context", NULL, o->context},
+                 {"--parallel", NULL, o->parallel}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (known[i].text == NULL && known[i].number == 0) continue;
+        if (known[i].text == NULL) snprintf(b->numbers[n], sizeof b->numbers[n], "%lld", (long long)known[i].number);
+        s->flags[s->n_flags++] = known[i].flag;
+        s->flags[s->n_flags++] = known[i].text != NULL ? known[i].text : b->numbers[n++];
     }
-    if (strncmp(*at, "decode:", 7) != 0) return false;
-    c->kind = CELL_DECODE;
-    *at += 7;
-    if (!read_count(at, 262144, &c->n_prompt) || *(*at)++ != '+' || !read_count(at, 262144, &c->n_decode)) return false;
-    if (**at != 'x') return true;
-    ++*at;
-    return read_count(at, STREAMS_MAX, &c->n_streams);
+    if (isnan(o->cache_gib)) return;
+    snprintf(b->numbers[n], sizeof b->numbers[n], "%.9f", o->cache_gib);
+    s->flags[s->n_flags++] = "--prompt-cache-gib";
+    s->flags[s->n_flags++] = b->numbers[n];
 }
 
-static enum status read_cells(const char *text, struct cell *cells, int *n, struct error *e) {
-    for (const char *at = text; *n < CELLS_MAX; at++) {
-        if (!read_cell(&at, &cells[(*n)++]) || (*at != ',' && *at != 0)) break;
-        if (*at == 0) return STATUS_OK;
-    }
-    return error_set(e, STATUS_INVALID, "--cells must be like " DEFAULT_CELLS ", not \"%s\"", text);
+static enum status aim_at_server(struct bench *b, int i, struct target *t, struct error *e) {
+    const char *program = arm_get(&b->arms[i], "bin");
+    if (program != NULL && access(program, X_OK) != 0)
+        return error_set(e, STATUS_INVALID, "--arm %s: bin=%s: %s", b->arms[i].name, program, strerror(errno));
+    b->served[i] =
+        (struct served){.program = program != NULL ? program : PROGRAM, .model_dir = b->dir, .arm = &b->arms[i]};
+    pass_on(b, &b->served[i]);
+    *t = target_of_server(&b->served[i]);
+    return STATUS_OK;
 }
 
-// ---- one measurement ----
-
-static enum status start_request(struct engine *e, const struct cell *c, uint64_t key, struct request **out,
-                                 struct error *error) {
-    int64_t n_vocab = engine_get_info(e)->config->n_vocab;
-    int32_t *ids = malloc((size_t)c->n_prompt * sizeof *ids);
-    if (ids == NULL) return error_memory(error);
-    for (int i = 0; i < c->n_prompt; i++)
-        ids[i] = (int32_t)(random_bits(key, (uint64_t)i, 0) % (uint64_t)(n_vocab < 1000 ? n_vocab : 1000));
-    struct request_params p = {.prompt = ids,
-                               .n_prompt = c->n_prompt,
-                               .max_tokens = c->n_decode + 1, // the first one comes out of the prompt's last pass
-                               .ignore_eos = true,
-                               .draft = true,
-                               .draw = {.top_p = 1, .repetition = 1, .n_top = -1}};
-    enum status s = engine_submit(e, &p, out, error);
-    free(ids);
-    return s;
+// A warm turn wants a prompt cache, and the others none; arms want an engine each.
+static bool is_one_visit(const struct bench *b) {
+    for (int i = 0; i < b->n_cells; i++)
+        if (b->cells[i].cell.kind == CELL_WARM) return false;
+    return b->n_arms == 1;
 }
 
-static struct request_view view_of(struct request *r) {
-    struct request_view v;
-    request_wait(r, 0, REQUEST_WAITING, 0, &v);
-    return v;
-}
-
-// Waits until there are more than n tokens, or the request has ended.
-static struct request_view wait_past(struct request *r, int32_t n) {
-    struct request_view v = view_of(r);
-    while (v.state != REQUEST_DONE && v.n_tokens <= n) request_wait(r, n, v.state, 1000000000, &v);
-    return v;
-}
-
-static int64_t count_tokens(struct request **r, int n) {
-    int64_t sum = 0;
-    for (int i = 0; i < n; i++) sum += view_of(r[i]).n_tokens;
-    return sum;
-}
-
-// Of those that have not ended, the one with the most tokens; the first one when all have ended.
-static int find_furthest(struct request **r, int n) {
-    int best = 0;
-    int32_t most = 0;
-    for (int i = 0; i < n; i++) {
-        struct request_view v = view_of(r[i]);
-        if (v.state != REQUEST_DONE && v.n_tokens > most) best = i, most = v.n_tokens;
-    }
-    return best;
-}
-
-// All streams together, from when the last one has its first token to when the one that is the furthest then ends:
-// drafts may have brought others to their ends before.
-static double measure_decode(struct request **r, const struct cell *c) {
-    for (int i = 0; i < c->n_streams; i++) wait_past(r[i], 0);
-    int64_t before = count_tokens(r, c->n_streams), start = clock_ns();
-    int first = find_furthest(r, c->n_streams);
-    wait_past(r[first], request_max_tokens(r[first]) - 1);
-    int64_t tokens = count_tokens(r, c->n_streams) - before;
-    return (double)tokens * 1e9 / (double)(clock_ns() - start);
-}
-
-static enum status measure(struct engine *e, const struct cell *c, uint64_t key, double *tokens_per_s,
-                           struct error *error) {
-    struct request *r[STREAMS_MAX] = {0};
+static enum status aim(struct bench *b, struct target *targets, struct error *e) {
     enum status s = STATUS_OK;
-    for (int i = 0; i < c->n_streams && s == STATUS_OK; i++)
-        s = start_request(e, c, key * STREAMS_MAX + (uint64_t)i, &r[i], error);
-    if (s == STATUS_OK && c->kind == CELL_PROMPT) {
-        struct request_view v = wait_past(r[0], 0);
-        *tokens_per_s = (double)c->n_prompt * 1e9 / (double)v.prompt_ns;
-    } else if (s == STATUS_OK) {
-        *tokens_per_s = measure_decode(r, c);
+    for (int i = 0; i < b->n_arms && s == STATUS_OK; i++) {
+        if (url_of(b, i) != NULL) {
+            s = aim_at_url(b, i, &targets[i], e);
+        } else if (b->fresh) {
+            s = aim_at_server(b, i, &targets[i], e);
+        } else {
+            if (b->engine == NULL) s = bench_engine_create(b->o, b->dir, is_one_visit(b), &b->engine, e);
+            if (s == STATUS_OK) s = bench_arm_init(&b->in_process[i], b->engine, &b->arms[i], e);
+            targets[i] = bench_arm_target(&b->in_process[i]);
+        }
     }
-    for (int i = 0; i < c->n_streams && s == STATUS_OK; i++) {
-        struct request_view v = wait_past(r[i], request_max_tokens(r[i]));
-        if (v.finish == FINISH_ERROR) s = error_set(error, STATUS_DEVICE, "%s", v.error.text);
-    }
-    for (int i = 0; i < c->n_streams; i++) request_free(r[i]);
     return s;
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
+// ---- what is measured ----
 
-static enum status measure_cell(struct engine *e, struct cell *c, int repeats, struct error *error) {
-    double *samples = calloc((size_t)repeats, sizeof *samples);
-    if (samples == NULL) return error_memory(error);
-    enum status s = STATUS_OK;
-    for (int i = 0; i < repeats && s == STATUS_OK; i++) s = measure(e, c, (uint64_t)i, &samples[i], error);
-    qsort(samples, (size_t)repeats, sizeof *samples, compare_doubles);
-    c->low = samples[0];
-    c->high = samples[repeats - 1];
-    c->tokens_per_s = samples[repeats / 2];
-    // A round reads the weights once for all its rows, a prompt pass once for its 4096.
-    int64_t rows = c->kind == CELL_PROMPT ? (c->n_prompt < 4096 ? c->n_prompt : 4096) : c->n_streams;
-    c->floor_bytes_per_s = c->tokens_per_s / (double)rows * (double)engine_get_info(e)->round_bytes;
-    free(samples);
+static enum status read_cells(struct bench *b, struct error *e) {
+    struct cell cells[CELLS_MAX];
+    enum status s = cells_read(b->o->cells != NULL ? b->o->cells : DEFAULT_CELLS, cells, &b->n_cells, e);
+    if (s != STATUS_OK) b->n_cells = 0;
+    for (int i = 0; i < b->n_cells; i++) cell_rounds_init(&b->cells[i], &cells[i]);
     return s;
 }
 
-// ---- report ----
-
-static void name_cell(const struct cell *c, char *out, size_t n) {
-    if (c->kind == CELL_PROMPT)
-        snprintf(out, n, "prompt %d", c->n_prompt);
-    else
-        snprintf(out, n, "decode %d at %d, %d stream%s", c->n_decode, c->n_prompt, c->n_streams,
-                 c->n_streams == 1 ? "" : "s");
-}
-
-static void print_table(const struct engine_info *info, const struct cell *cells, int n, double bandwidth) {
-    printf("%s\nmemory reads %.1f GB/s; a round of one row reads %.3f GB of weights: at most %.1f tok/s\n\n",
-           info->device_name, bandwidth / 1e9, (double)info->round_bytes / 1e9, bandwidth / (double)info->round_bytes);
-    printf("%-32s %10s %22s %8s %12s\n", "cell", "tok/s", "[least, most]", "GB/s", "of memory");
-    for (int i = 0; i < n; i++) {
-        char name[64];
-        name_cell(&cells[i], name, sizeof name);
-        printf("%-32s %10.1f   [%8.1f, %8.1f] %8.2f %10.0f %%\n", name, cells[i].tokens_per_s, cells[i].low,
-               cells[i].high, cells[i].floor_bytes_per_s / 1e9, 100 * cells[i].floor_bytes_per_s / bandwidth);
+static enum status read_arms(struct bench *b, struct error *e) {
+    enum status s = arms_read(b->o->arms.values, (int)b->o->arms.n, b->arms, &b->n_arms, e);
+    bool others = b->o->fresh, servers = false;
+    for (int i = 0; i < b->n_arms && s == STATUS_OK; i++) {
+        others |= arm_get(&b->arms[i], "bin") != NULL;
+        servers |= url_of(b, i) == NULL;
     }
-}
-
-static enum status print_json(const struct engine_info *info, const struct cell *cells, int n, double bandwidth,
-                              struct error *e) {
-    json_t *list = json_array();
-    for (int i = 0; i < n; i++) {
-        const struct cell *c = &cells[i];
-        json_array_append_new(list,
-                              json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f}", "kind",
-                                        c->kind == CELL_PROMPT ? "prompt" : "decode", "prompt", c->n_prompt, "decode",
-                                        c->n_decode, "streams", c->n_streams, "tokens_per_s", c->tokens_per_s, "least",
-                                        c->low, "most", c->high, "share_of_memory", c->floor_bytes_per_s / bandwidth));
-    }
-    json_t *all = json_pack("{s:s, s:f, s:I, s:o}", "device", info->device_name, "memory_bytes_per_s", bandwidth,
-                            "round_bytes", (json_int_t)info->round_bytes, "cells", list);
-    struct buffer b;
-    buffer_init(&b, 0);
-    enum status s = all != NULL && json_write(&b, all, JSON_STYLE_COMPACT) ? STATUS_OK : error_memory(e);
-    if (s == STATUS_OK) puts(b.data);
-    buffer_free(&b);
-    json_decref(all);
+    b->fresh = others;
+    if (s == STATUS_OK && b->o->in_process && others)
+        s = error_set(e, STATUS_INVALID, "--in-process and an arm with a program of its own exclude each other");
+    if (s == STATUS_OK && servers) s = options_find_model(b->o->n_args == 1 ? b->o->args[0] : NULL, &b->dir, e);
+    if (s == STATUS_OK && !servers && b->o->n_args > 0)
+        s = error_set(e, STATUS_INVALID, "with --url the server's model is measured, and MODEL %s is none of its own",
+                      b->o->args[0]);
     return s;
 }
 
 // Of what the weights will be read from. The device is opened for this alone: the engine's has its own thread.
-static enum status measure_memory(const struct options *o, const char *dir, double *bandwidth, struct error *e) {
+static enum status measure_memory(struct bench *b, struct error *e) {
     struct device *device = NULL;
-    enum status s = options_open_device(o, dir, &device, e);
+    enum status s = options_open_device(b->o, b->dir, &device, e);
     if (s != STATUS_OK) return s;
     bool is_own = device->memory != NULL;
-    if (is_own) s = bandwidth_measure_device(device, bandwidth, e);
+    if (is_own) s = bandwidth_measure_device(device, &b->bandwidth, e);
+    snprintf(b->what, sizeof b->what, "%s on %s%s", b->dir, device->name, b->fresh ? ", fresh servers" : "");
     device_free(device);
-    return is_own ? s : bandwidth_measure((int)o->threads, bandwidth, e);
+    return is_own ? s : bandwidth_measure((int)b->o->threads, &b->bandwidth, e);
 }
 
-static enum status run_bench(const struct options *o, const char *dir, struct error *e) {
-    struct cell cells[CELLS_MAX];
-    struct device *device = NULL;
-    struct engine *engine = NULL;
-    int n = 0, longest = 1, streams = 1;
-    double bandwidth = 0;
-    enum status s = read_cells(o->cells != NULL ? o->cells : DEFAULT_CELLS, cells, &n, e);
-    for (int i = 0; i < n; i++) {
-        int need = cells[i].n_prompt + cells[i].n_decode + 1;
-        if (need > longest) longest = need;
-        if (cells[i].n_streams > streams) streams = cells[i].n_streams;
+// By which rounds of several runs belong together.
+static void describe(struct bench *b) {
+    const struct options *o = b->o;
+    int n = snprintf(b->about, sizeof b->about, "%s; %s; kv %s, context %lld, parallel %lld, pass rows %lld", b->what,
+                     TF_VERSION, o->kv_dtype, (long long)o->context, (long long)o->parallel, (long long)o->pass_rows);
+    for (int i = 2; i < b->n_arms && n < (int)sizeof b->about; i++) {
+        char text[ARM_SETTINGS_TEXT];
+        arm_write(&b->arms[i], text);
+        n += snprintf(b->about + n, sizeof b->about - (size_t)n, "; %s:%s", b->arms[i].name, text);
     }
-    if (s == STATUS_OK) s = measure_memory(o, dir, &bandwidth, e);
-    if (s == STATUS_OK) {
-        struct engine_options options = options_for_engine(o);
-        options.parallel = streams;
-        if (options.context == 0) options.context = longest;
-        s = options_open_engine(o, dir, &options, &device, &engine, NULL, e);
+}
+
+// ---- what is told ----
+
+static enum status write_file(const char *path, const struct buffer *text, struct error *e) {
+    FILE *f = fopen(path, "w");
+    bool ok = f != NULL && fwrite(text->data, 1, text->n, f) == text->n;
+    if (f != NULL) ok &= fclose(f) == 0;
+    return ok ? STATUS_OK : error_set(e, STATUS_IO, "--svg %s: %s", path, strerror(errno));
+}
+
+static enum status report(const struct bench *b, bool *red, struct error *e) {
+    struct cell_rounds shown[CELLS_MAX];
+    memcpy(shown, b->cells, sizeof shown);
+    struct report r = {b->what, b->arms, b->n_arms, shown, b->n_cells, b->bandwidth, 0};
+    if (b->engine != NULL) r.round_bytes = bench_engine_info(b->engine)->round_bytes;
+    struct buffer out;
+    buffer_init(&out, 0);
+    enum status s = b->o->json ? report_write_json(&r, &out, e) : report_write_table(&r, &out, e);
+    if (s == STATUS_OK) printf("%s%s", out.data, b->o->json ? "\n" : "");
+    buffer_clear(&out);
+    if (s == STATUS_OK && b->o->svg != NULL) {
+        s = report_write_svg(&r, &out, e);
+        if (s == STATUS_OK) s = write_file(b->o->svg, &out, e);
     }
-    struct cell warm = {.kind = CELL_DECODE, .n_prompt = 64, .n_decode = 4, .n_streams = 1};
-    if (s == STATUS_OK) s = measure_cell(engine, &warm, 1, e); // brings the weights into memory
-    for (int i = 0; i < n && s == STATUS_OK; i++) s = measure_cell(engine, &cells[i], (int)o->repeats, e);
-    if (s == STATUS_OK && o->json) s = print_json(engine_get_info(engine), cells, n, bandwidth, e);
-    if (s == STATUS_OK && !o->json) print_table(engine_get_info(engine), cells, n, bandwidth);
-    engine_free(engine);
-    device_free(device);
+    buffer_free(&out);
+    *red = report_is_red(&r);
     return s;
+}
+
+static enum status run(struct bench *b, bool *red, struct error *e) {
+    struct rounds_options rounds = {.budget_s = b->o->budget_s, .repeats = (int)b->o->repeats};
+    struct record record = {b->o->append, b->about, b->arms, 0};
+    int n_other = 0;
+    enum status s = read_cells(b, e);
+    if (s == STATUS_OK) s = read_arms(b, e);
+    if (s == STATUS_OK) s = aim(b, rounds.targets, e);
+    snprintf(b->what, sizeof b->what, "%s", b->o->url != NULL ? b->o->url : "");
+    if (s == STATUS_OK && b->dir != NULL && b->o->url == NULL) s = measure_memory(b, e);
+    if (s != STATUS_OK) return s;
+    describe(b);
+    record.n_arms = rounds.n_arms = b->n_arms;
+    rounds.seed = (uint64_t)clock_ns() << 16;
+    rounds.all_cells_a_visit = b->fresh || is_one_visit(b);
+    if (rounds.repeats == 0 && rounds.budget_s == 0) rounds.repeats = b->n_arms == 1 ? DEFAULT_REPEATS : DEFAULT_ROUNDS;
+    if (b->o->append != NULL) {
+        rounds.on_round = record_append;
+        rounds.on_round_context = &record;
+        s = record_read(&record, b->cells, b->n_cells, &n_other, e);
+        if (n_other > 0) fprintf(stderr, "tokenfold: %d lines of %s tell of something else\n", n_other, b->o->append);
+    }
+    if (s == STATUS_OK) s = rounds_run(&rounds, b->cells, b->n_cells, e);
+    return s == STATUS_OK ? report(b, red, e) : s;
 }
 
 int cmd_bench(int argc, char **argv) {
     struct options o;
     struct error e;
     int exit_code;
-    const char *dir = NULL;
+    bool red = false;
     if (!options_parse(VERB_BENCH, argc, argv, &o, &exit_code)) return exit_code;
     bool acceptance = o.n_args > 0 && strcmp(o.args[0], "acceptance") == 0;
     if (o.n_args > 1 + acceptance) {
         fprintf(stderr, "tokenfold: bench takes one MODEL at most\n");
         return EXIT_USAGE;
     }
-    enum status s = options_find_model(o.n_args > acceptance ? o.args[acceptance] : NULL, &dir, &e);
-    if (s == STATUS_OK) s = acceptance ? bench_acceptance(&o, dir, &e) : run_bench(&o, dir, &e);
-    if (s == STATUS_OK) return 0;
+    struct bench *b = calloc(1, sizeof *b);
+    if (b != NULL) b->o = &o;
+    enum status s = b != NULL ? run(b, &red, &e) : error_memory(&e);
+    for (int i = 0; b != NULL && i < b->n_cells; i++) cell_rounds_free(&b->cells[i]);
+    if (b != NULL) bench_engine_free(b->engine);
+    free(b);
+    if (s == STATUS_OK) return red ? EXIT_FAILED : 0;
     fprintf(stderr, "tokenfold: %s\n", e.text);
     return s == STATUS_INVALID ? EXIT_USAGE : EXIT_FAILED;
 }

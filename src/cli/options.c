@@ -72,7 +72,7 @@ static const struct flag flags[] = {
      .help = "streams at once (4)"},
     {"memory", SIZE, AT(memory_bytes), MODEL, .value = "SIZE", .help = "cap on all memory taken"},
     {"kv-memory", SIZE, AT(kv_memory_bytes), MODEL, .value = "SIZE", .help = "cap on the memory of streams"},
-    {"prompt-cache-gib", REAL, AT(cache_gib), VERB_SERVE | VERB_CHAT | VERB_PLAN, 0, 65536, .value = "N",
+    {"prompt-cache-gib", REAL, AT(cache_gib), VERB_SERVE | VERB_CHAT | VERB_PLAN | VERB_BENCH, 0, 65536, .value = "N",
      .help = "host memory for what later prompts may go on from; 0: none (8, or a quarter of what is left)"},
     {"share-prefixes", CHOICE, AT(share_prefixes), VERB_SERVE, .choices = "all|per-key",
      .help = "who may go on from whose prompts (all)"},
@@ -110,12 +110,21 @@ static const struct flag flags[] = {
     {"raw", SET, AT(raw), VERB_RUN, .help = "continue the text as it is, without the chat template"},
     {"ignore-eos", SET, AT(ignore_eos), VERB_RUN | VERB_BENCH, .help = "go on after end-of-text tokens"},
     {"cells", TEXT, AT(cells), VERB_BENCH, .value = "LIST",
-     .help = "prompt:N and decode:P+N or decode:P+NxSTREAMS, with commas between"},
-    {"repeats", INTEGER, AT(repeats), VERB_BENCH, 1, 1000, .value = "N", .help = "measurements a cell (3)"},
+     .help = "prompt:N, decode:P+N, decode:P+NxSTREAMS and warm:P+N, with commas between"},
+    {"arm", LIST, AT(arms), VERB_BENCH, .value = "NAME:KEY=VALUE,...",
+     .help = "compare with this: settings, flags, bin=PROGRAM or url=URL; may be given again"},
+    {"repeats", INTEGER, AT(repeats), VERB_BENCH, 1, 1000, .value = "N",
+     .help = "measurements a cell (3), or rounds where there are arms (8)"},
+    {"in-process", SET, AT(in_process), VERB_BENCH, .help = "weights are loaded once (where arms can be so)"},
+    {"append", TEXT, AT(append), VERB_BENCH, .value = "FILE", .help = "add rounds to those of earlier runs in FILE"},
+    {"svg", TEXT, AT(svg), VERB_BENCH, .value = "FILE", .help = "also plot the cells into FILE"},
+    {"url", TEXT, AT(url), VERB_BENCH, .value = "URL", .help = "measure the server there instead: http://HOST:PORT/v1"},
+    {"model", TEXT, AT(url_model), VERB_BENCH, .value = "NAME", .help = "as that server calls it (default)"},
+    {"key", TEXT, AT(url_key), VERB_BENCH, .value = "KEY", .help = "that server's API key"},
     {"controls", SET, AT(controls), VERB_GATE, .help = "plant every suite's faults, which must turn it red"},
-    {"budget", REAL, AT(budget_s), VERB_GATE, 1, 1e6, .value = "SECONDS",
-     .help = "pairs of settings first, as far as the time goes"},
-    {"fresh", SET, AT(fresh), VERB_GATE, .help = "a server of its own for each arm"},
+    {"budget", REAL, AT(budget_s), VERB_GATE | VERB_BENCH, 1, 1e6, .value = "SECONDS",
+     .help = "as far as the time goes: pairs of settings first, or whole rounds"},
+    {"fresh", SET, AT(fresh), VERB_GATE | VERB_BENCH, .help = "a server of its own for each arm"},
     {"check", SET, AT(check), VERB_PLAN, .help = "load the model and compare with what is really taken"},
     {"verify", SET, AT(verify), VERB_PULL, .help = "read again what is there already, and bring what is damaged"},
     {"retries", INTEGER, AT(retries), VERB_PULL, 0, 1000, .value = "N",
@@ -146,12 +155,9 @@ static void set_defaults(struct options *o, enum verb verb) {
     *o = (struct options){
         .verb = verb,
         .max_tokens = -1,
-        .parallel = 4,
+        .parallel = verb == VERB_BENCH ? 0 : 4, // of bench: as its cells need
         .queue = 256,
         .drain_seconds = 30,
-        .repeats = 3,
-        .drafter = "auto",
-        .drafter_bits = "4",
         .retries = 5,
         .backend = "auto",
         .compute = "auto",
@@ -271,9 +277,22 @@ static enum status check_together(const struct options *o, struct error *e) {
                          (long long)o->pass_rows);
     if (o->max_tokens == 0 && o->verb != VERB_RUN)
         return error_set(e, STATUS_INVALID, "--max-tokens must be at least 1");
+    if (o->fresh && o->in_process) return error_set(e, STATUS_INVALID, "--fresh and --in-process exclude each other");
     if (o->raw && o->tokens != NULL)
         return error_set(e, STATUS_INVALID, "--raw says how to read a text, and --tokens gives none");
     return STATUS_OK;
+}
+
+enum status options_set(struct options *o, const char *name, const char *value, struct error *e) {
+    for (int i = 0; i < N_FLAGS; i++) {
+        const struct flag *f = &flags[i];
+        if (!(f->verbs & (int)o->verb) || strcmp(f->name, name) != 0) continue;
+        if (has_value(f) != (value != NULL))
+            return error_set(e, STATUS_INVALID, "--%s %s a value", name, has_value(f) ? "needs" : "takes no");
+        enum status st = set_flag(f, o, value, e);
+        return st == STATUS_OK ? check_together(o, e) : st;
+    }
+    return error_set(e, STATUS_INVALID, "there is no flag --%s here", name);
 }
 
 // ---- the command line ----

@@ -65,18 +65,17 @@ struct options {
     const char *tokens, *logits;
     int64_t pass_rows; // 0: the scheduler's choice
     bool json, raw, headers_only;
-    const char *cells; // of bench; NULL: its own choice
-    int64_t repeats;
-    bool no_drafts;
-    const char *drafter;        // "auto", "mtp", "none" or a folder
-    const char *drafter_bits;   // "4", "0"
-    int64_t mtp_drafts;         // most of a chain; 0: what is measured to be best
-    int64_t window;             // rows of every window; 0: what is measured to be best
-    const char *documents;      // of bench acceptance
+    // Of bench.
+    const char *cells; // NULL: its own choice
+    int64_t repeats;   // 0: its own choice
+    struct options_list arms;
+    const char *url, *url_model, *url_key, *append, *svg;
+    bool in_process;
     double cache_gib;           // of the prompt cache in host memory; NaN: its default
     const char *share_prefixes; // "all" or "per-key"
-    bool controls, fresh;       // of gate
-    double budget_s;            // of gate; 0: none
+    bool controls;              // of gate
+    bool fresh;                 // of gate and bench
+    double budget_s;            // of gate and bench; 0: none
     bool check;                 // of plan
     bool verify;                // pull: read again what is there
     int64_t retries;
@@ -90,6 +89,9 @@ bool options_parse(enum verb verb, int argc, char **argv, struct options *o, int
 enum status bench_acceptance(const struct options *o, const char *dir, struct error *e);
 
 void options_print_flags(enum verb verb); // to stdout
+
+// As if the flag had been given too: `flag` without its dashes, value NULL where it takes none. *o then borrows value.
+enum status options_set(struct options *o, const char *flag, const char *value, struct error *e);
 
 // A number of bytes: "8GiB", "1.5G" (powers of 1024), "500MB" (powers of 1000), "1000000".
 bool options_parse_size(const char *text, int64_t *bytes);

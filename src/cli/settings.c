@@ -117,7 +117,8 @@ enum dtype options_kv(const struct options *o, const struct device *d) { return 
 
 // Where one prompt follows another; the other verbs run each prompt once.
 static int64_t cache_bytes(const struct options *o) {
-    if (o->verb != VERB_SERVE && o->verb != VERB_CHAT && o->verb != VERB_PLAN) return 0;
+    if (o->verb == VERB_BENCH && isnan(o->cache_gib)) return 0; // it sees to its warm turns itself
+    if (o->verb != VERB_SERVE && o->verb != VERB_CHAT && o->verb != VERB_PLAN && o->verb != VERB_BENCH) return 0;
     return isnan(o->cache_gib) ? PLAN_CACHE_DEFAULT : (int64_t)llround(o->cache_gib * (1 << 30));
 }
 

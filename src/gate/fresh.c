@@ -2,58 +2,40 @@
 #include "base/clock.h"
 #include "format/detokenizer.h"
 #include "format/json.h"
+#include "gate/child.h"
 #include "gate/http.h"
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#define START_NS  ((int64_t)120000000000)
 #define LOOK_NS   ((int64_t)20000000)
 #define FLAGS_MAX 64
-#define PATH_SIZE 512 // of the names of temporary files
 
 struct fresh {
-    pid_t pid; // 0: none runs
-    int port;
-    char log[PATH_SIZE], logits[PATH_SIZE]; // files of this process, removed when the server ends
+    struct child child;
+    char logits[CHILD_PATH_SIZE]; // of this process, removed when the server ends
 };
 
-bool fresh_runs(const struct gate *g) { return g->fresh != NULL && g->fresh->pid != 0; }
+bool fresh_runs(const struct gate *g) { return g->fresh != NULL && g->fresh->child.pid != 0; }
 
 // ---- start and end ----
 
-static enum status make_file(char path[PATH_SIZE], struct error *e) {
-    const char *folder = getenv("TMPDIR");
-    if (folder == NULL || *folder == '\0') folder = "/tmp";
-    int n = snprintf(path, PATH_SIZE, "%s/tokenfold-gate-XXXXXX", folder);
-    if (n >= PATH_SIZE) return error_set(e, STATUS_INVALID, "TMPDIR: %s is too long a name of a folder", folder);
-    int fd = mkstemp(path);
-    if (fd < 0) return error_set(e, STATUS_IO, "%s: %s", path, strerror(errno));
-    close(fd);
-    return STATUS_OK;
-}
-
-static void set_number(const char *name, int64_t value) {
-    char text[24];
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    setenv(name, text, 1);
-}
-
-// In the child: never returns.
-static void become_server(const struct gate *g, const struct arm *arm, const struct fresh *f) {
+enum status fresh_start(struct gate *g, const struct arm *arm, struct error *e) {
+    fresh_stop(g);
+    if (g->fresh == NULL) g->fresh = calloc(1, sizeof *g->fresh);
+    if (g->fresh == NULL) return error_memory(e);
+    struct fresh *f = g->fresh;
     const char *argv[FLAGS_MAX];
-    char parallel[16], context[16], cache[32], memory[32];
-    int n = 0, fd = open(f->log, O_WRONLY | O_APPEND);
+    char parallel[16], context[16], cache[32], memory[32], pages[16];
+    int n = 0;
     snprintf(parallel, sizeof parallel, "%d", arm->parallel);
     snprintf(context, sizeof context, "%d", arm->context > 0 ? arm->context : g->context);
     snprintf(cache, sizeof cache, "%.9f", (double)arm->cache_bytes / (1 << 30));
     snprintf(memory, sizeof memory, "%lld", (long long)arm->kv_memory_bytes);
+    snprintf(pages, sizeof pages, "%d", arm->page_rows);
     const char *const fixed[] = {g->options->program,
                                  "serve",
                                  g->options->model_dir,
@@ -74,68 +56,19 @@ static void become_server(const struct gate *g, const struct arm *arm, const str
     if (arm->kv_memory_bytes > 0) argv[n++] = "--kv-memory", argv[n++] = memory;
     for (int i = 0; i < g->options->n_flags && n < FLAGS_MAX - 1; i++) argv[n++] = g->options->flags[i];
     argv[n] = NULL;
-    set_number("TF_QWEN_KV_PAGES", arm->page_rows);
-    set_number("TF_QWEN_KV_PAGES_ALL", arm->pages_all);
-    set_number("TF_QWEN_KV_SHARE", arm->share);
-    setenv("TF_GATE_LOGITS", f->logits, 1);
-    dup2(fd, STDOUT_FILENO);
-    dup2(fd, STDERR_FILENO);
-    execv(g->options->program, (char *const *)argv);
-    _exit(127);
-}
-
-// The port from the log; 0: it does not listen yet.
-static int find_port(const struct fresh *f) {
-    static const char words[] = "listening on http://127.0.0.1:";
-    char text[8192];
-    FILE *file = fopen(f->log, "r");
-    size_t n = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
-    if (file != NULL) fclose(file);
-    text[n] = 0;
-    const char *at = strstr(text, words);
-    return at != NULL && strchr(at, '\n') != NULL ? atoi(at + sizeof words - 1) : 0;
-}
-
-static enum status wait_until_it_listens(struct fresh *f, struct error *e) {
-    int64_t give_up = clock_ns() + START_NS;
-    while ((f->port = find_port(f)) == 0) {
-        if (waitpid(f->pid, NULL, WNOHANG) == f->pid) {
-            f->pid = 0;
-            return error_set(e, STATUS_IO, "a gate's server did not start: see %s", f->log);
-        }
-        if (clock_ns() > give_up) return error_set(e, STATUS_IO, "a gate's server does not listen: see %s", f->log);
-        clock_sleep_ns(LOOK_NS);
-    }
-    return STATUS_OK;
-}
-
-enum status fresh_start(struct gate *g, const struct arm *arm, struct error *e) {
-    fresh_stop(g);
-    if (g->fresh == NULL) g->fresh = calloc(1, sizeof *g->fresh);
-    if (g->fresh == NULL) return error_memory(e);
-    struct fresh *f = g->fresh;
-    enum status s = make_file(f->log, e);
-    if (s == STATUS_OK) s = make_file(f->logits, e);
-    if (s != STATUS_OK) return s;
+    enum status s = child_make_file(f->logits, e);
+    const struct child_setting settings[] = {{"TF_QWEN_KV_PAGES", pages},
+                                             {"TF_QWEN_KV_PAGES_ALL", arm->pages_all ? "1" : "0"},
+                                             {"TF_QWEN_KV_SHARE", arm->share ? "1" : "0"},
+                                             {"TF_GATE_LOGITS", f->logits}};
     g->n_passes = 0;
-    fflush(stdout); // the child would print it again
-    f->pid = fork();
-    if (f->pid == 0) become_server(g, arm, f);
-    if (f->pid < 0) {
-        f->pid = 0;
-        return error_set(e, STATUS_IO, "no process for a gate's server: %s", strerror(errno));
-    }
-    return wait_until_it_listens(f, e);
+    return s == STATUS_OK ? child_start(&f->child, argv, settings, sizeof settings / sizeof *settings, e) : s;
 }
 
 void fresh_stop(struct gate *g) {
-    struct fresh *f = g->fresh;
     if (!fresh_runs(g)) return;
-    kill(f->pid, SIGTERM);
-    while (waitpid(f->pid, NULL, 0) < 0 && errno == EINTR) continue;
-    f->pid = 0;
-    unlink(f->log);
-    unlink(f->logits);
+    child_stop(&g->fresh->child);
+    unlink(g->fresh->logits);
 }
 
 // ---- jobs ----
@@ -210,7 +143,7 @@ static void *run_post(void *context) {
     const struct gate_case *c = &p->gate->cases.list[j->which];
     char *body = write_body(c, j);
     struct buffer answer;
-    int status = 0, port = p->gate->fresh->port;
+    int status = 0, port = p->gate->fresh->child.port;
     buffer_init(&answer, 0);
     if (body == NULL) {
         p->status = error_memory(&p->error);
@@ -237,7 +170,7 @@ static double read_metric(const struct gate *g, const char *name) {
     struct buffer text;
     int status;
     double value = -1;
-    if (http_ask(g->fresh->port, "/metrics", NULL, &status, &text, NULL) == STATUS_OK) {
+    if (http_ask(g->fresh->child.port, "/metrics", NULL, &status, &text, NULL) == STATUS_OK) {
         const char *at = strstr(text.data, name);
         while (at != NULL && (at[-1] != '\n' || at[strlen(name)] != ' ')) at = strstr(at + 1, name);
         if (at != NULL) value = strtod(at + strlen(name), NULL);

@@ -1,6 +1,6 @@
-// Owns how people write an arm: NAME:KEY=VALUE,KEY,... says what it has that the command line has not. A key in capitals
-// is a setting of the environment; bin, url, model and key are the harness's own; every other one is a flag. Refuses
-// what cannot be read, names that are taken, and settings that no table knows. Main thread only.
+// Owns how people write an arm: NAME:KEY=VALUE,KEY,... says what it has that the command line has not. A key in
+// capitals is a setting of the environment; bin, url, model and key are of the harness itself; every other one is a
+// flag. Refuses what cannot be read, names that are taken, and settings that no table knows. Main thread only.
 #ifndef TF_MEASURE_ARMS_H
 #define TF_MEASURE_ARMS_H
 

@@ -67,7 +67,7 @@ void cell_name(const struct cell *c, char name[CELL_TEXT]) {
                  c->n_streams == 1 ? "" : "s");
 }
 
-int cell_rows(const struct cell *c) { return c->n_prompt + c->n_decode + (c->kind == CELL_WARM ? 3 : 1); }
+static int cell_rows(const struct cell *c) { return c->n_prompt + c->n_decode + (c->kind == CELL_WARM ? 3 : 1); }
 
 int cells_longest(const struct cell *cells, int n) {
     int most = 1;
@@ -78,8 +78,10 @@ int cells_longest(const struct cell *cells, int n) {
 
 int cells_streams(const struct cell *cells, int n) {
     int most = 1;
-    for (int i = 0; i < n; i++)
-        if (cells[i].n_streams > most) most = cells[i].n_streams;
+    for (int i = 0; i < n; i++) {
+        int streams = cells[i].kind == CELL_WARM ? 2 : cells[i].n_streams;
+        if (streams > most) most = streams;
+    }
     return most;
 }
 

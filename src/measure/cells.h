@@ -10,6 +10,7 @@
 #define CELLS_MAX        32
 #define CELL_STREAMS_MAX 256
 #define CELL_TEXT        48
+#define CELL_PAUSE_NS    ((int64_t)100000000) // between the turns of a warm turn; people read longer
 #define CELL_VOCABULARY  1000 // prompts are of ids below it, which every vocabulary has as ordinary tokens
 
 enum cell_kind {
@@ -34,8 +35,8 @@ enum status cells_read(const char *text, struct cell *cells, int *n, struct erro
 void cell_write(const struct cell *c, char text[CELL_TEXT]); // as it is read
 void cell_name(const struct cell *c, char name[CELL_TEXT]);  // for people
 
-int cell_rows(const struct cell *c); // positions of a stream, prompt and reply
-int cells_longest(const struct cell *cells, int n);
+int cells_longest(const struct cell *cells, int n); // most positions of a stream, prompt and reply
+// Most streams that there must be room for. A warm turn wants two: what the first one leaves lies beside the second.
 int cells_streams(const struct cell *cells, int n);
 
 // Token i of a prompt; prompts of different keys part at their first tokens.

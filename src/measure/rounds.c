@@ -54,7 +54,8 @@ static enum status visit_arm(struct visits *v, int arm, int visit, int first, in
         if (s == STATUS_OK && !(v->samples[i][arm][visit].tokens_per_s > 0)) {
             char name[CELL_TEXT];
             cell_name(&cells[i - first], name);
-            s = error_set(e, STATUS_IO, "%s could not be measured: its reply came at once", name);
+            s = error_set(e, STATUS_IO,
+                          "%s could not be measured: one reply ended before all had begun; ask for longer ones", name);
         }
     }
     t->stop(t->context);
