@@ -214,10 +214,9 @@ static enum status measure_decode(struct engine *e, const struct cell *c, uint64
     struct watcher *w = calloc((size_t)c->n_streams, sizeof *w);
     struct stream_record records[CELL_STREAMS_MAX];
     enum status s = w == NULL ? error_memory(error) : STATUS_OK;
-    for (int i = 0; i < c->n_streams && s == STATUS_OK; i++) {
+    for (int i = 0; i < c->n_streams && s == STATUS_OK; i++)
         s = submit(e, key * CELL_STREAMS_MAX + (uint64_t)i, c->n_prompt, -1, 0, c->n_decode + 1, &w[i].request, error);
-        if (s == STATUS_OK) s = start_watcher(&w[i], error);
-    }
+    for (int i = 0; i < c->n_streams && s == STATUS_OK; i++) s = start_watcher(&w[i], error);
     for (int i = 0; i < c->n_streams && w != NULL; i++) {
         if (s != STATUS_OK && w[i].request != NULL) request_cancel(w[i].request);
         if (w[i].started) pthread_join(w[i].thread, NULL);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TRIES 5 // of a measurement
+
 static const struct cell warm_up = {.kind = CELL_DECODE, .n_prompt = 64, .n_decode = 4, .n_streams = 1};
 
 void cell_rounds_init(struct cell_rounds *c, const struct cell *cell) { *c = (struct cell_rounds){.cell = *cell}; }
@@ -39,6 +41,20 @@ static uint64_t key_of(const struct visits *v, int cell, int arm, int visit) {
     return v->apart ? key * ARMS_MAX + (uint64_t)arm + v->o->seed : key;
 }
 
+// On a machine that is busy with other things a reply may be over before all streams have begun: then once more.
+static enum status measure_cell(const struct target *t, const struct cell *c, uint64_t key, struct sample *out,
+                                struct error *e) {
+    enum status s = STATUS_OK;
+    out->tokens_per_s = 0;
+    for (int i = 0; i < TRIES && s == STATUS_OK && !(out->tokens_per_s > 0); i++)
+        s = t->measure(t->context, c, key, out, e);
+    if (s != STATUS_OK || out->tokens_per_s > 0) return s;
+    char name[CELL_TEXT];
+    cell_name(c, name);
+    return error_set(e, STATUS_IO,
+                     "%s could not be measured: one reply ended before all had begun; ask for longer ones", name);
+}
+
 // One arm's cells [first, last).
 static enum status visit_arm(struct visits *v, int arm, int visit, int first, int last, struct error *e) {
     const struct target *t = &v->o->targets[arm];
@@ -49,15 +65,8 @@ static enum status visit_arm(struct visits *v, int arm, int visit, int first, in
     // Brings the weights into memory.
     if (s == STATUS_OK && !(t->keeps && v->round > 0))
         s = t->measure(t->context, &warm_up, v->apart ? v->o->seed + (uint64_t)arm : 0, &unused, e);
-    for (int i = first; i < last && s == STATUS_OK; i++) {
-        s = t->measure(t->context, &cells[i - first], key_of(v, i, arm, visit), &v->samples[i][arm][visit], e);
-        if (s == STATUS_OK && !(v->samples[i][arm][visit].tokens_per_s > 0)) {
-            char name[CELL_TEXT];
-            cell_name(&cells[i - first], name);
-            s = error_set(e, STATUS_IO,
-                          "%s could not be measured: one reply ended before all had begun; ask for longer ones", name);
-        }
-    }
+    for (int i = first; i < last && s == STATUS_OK; i++)
+        s = measure_cell(t, &cells[i - first], key_of(v, i, arm, visit), &v->samples[i][arm][visit], e);
     t->stop(t->context);
     return s;
 }
