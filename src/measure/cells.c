@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROWS_MOST 262144
+#define ROWS_MOST    262144
+#define WARM_STREAMS 4 // as `serve` has when nothing is said: what a turn leaves lies where streams do
 
 static bool read_count(const char **at, int most, int *out) {
     char *end;
@@ -79,7 +80,7 @@ int cells_longest(const struct cell *cells, int n) {
 int cells_streams(const struct cell *cells, int n) {
     int most = 1;
     for (int i = 0; i < n; i++) {
-        int streams = cells[i].kind == CELL_WARM ? 2 : cells[i].n_streams;
+        int streams = cells[i].kind == CELL_WARM ? WARM_STREAMS : cells[i].n_streams;
         if (streams > most) most = streams;
     }
     return most;

@@ -36,7 +36,7 @@ void cell_write(const struct cell *c, char text[CELL_TEXT]); // as it is read
 void cell_name(const struct cell *c, char name[CELL_TEXT]);  // for people
 
 int cells_longest(const struct cell *cells, int n); // most positions of a stream, prompt and reply
-// Most streams that there must be room for. A warm turn wants two: what the first one leaves lies beside the second.
+// Most streams that there must be room for; a warm turn's state wants that of some more.
 int cells_streams(const struct cell *cells, int n);
 
 // Token i of a prompt; prompts of different keys part at their first tokens.
