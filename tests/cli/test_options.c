@@ -232,12 +232,41 @@ static void test_sampling(void **state) {
     assert_true(p.temperature == 0 && p.top_p == 0.8 && p.top_k == 0 && p.seed == 7);
 }
 
+// What an arm of bench adds to a command line.
+static void test_set(void **state) {
+    (void)state;
+    struct options o;
+    struct error e;
+    must_parse(VERB_BENCH, "bench --arm a:kv-dtype=fp8 --arm b:context=64 --budget 60 models/x", &o);
+    assert_int_equal(o.arms.n, 2);
+    assert_string_equal(o.arms.values[1], "b:context=64");
+    assert_int_equal(o.parallel, 0);
+    assert_int_equal(options_set(&o, "context", "4096", &e), STATUS_OK);
+    assert_int_equal(o.context, 4096);
+    assert_int_equal(options_set(&o, "kv-dtype", "fp8", &e), STATUS_OK);
+    assert_string_equal(o.kv_dtype, "fp8");
+    assert_int_equal(options_set(&o, "no-progress", NULL, &e), STATUS_OK);
+    assert_true(o.no_progress);
+    static const char *const wrong[][2] = {{"context", "x"},     {"context", NULL},   {"no-progress", "1"},
+                                           {"kv-dtype", "int4"}, {"pass-rows", "65"}, {"host", "h"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        if (options_set(&o, wrong[i][0], wrong[i][1], &e) != STATUS_INVALID) fail_msg("%s was taken", wrong[i][0]);
+        assert_non_null(strstr(e.text, wrong[i][0]));
+    }
+    must_refuse(VERB_BENCH, "bench --fresh --in-process", "exclude");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_values),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_parts_that_are_not_built),
-        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_sampling),
-        cmocka_unit_test(test_backend),  cmocka_unit_test(test_kv_dtype),
+        cmocka_unit_test(test_set),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_parts_that_are_not_built),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_sampling),
+        cmocka_unit_test(test_backend),
+        cmocka_unit_test(test_kv_dtype),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
