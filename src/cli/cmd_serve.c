@@ -87,6 +87,8 @@ static enum status open_server(struct serve *s, struct error *e) {
                    .header_bytes = (size_t)o->header_bytes,
                    .connections = (int32_t)o->connections,
                    .receive_ns = o->receive_seconds * SECOND,
+                   .idle_ns = o->idle_seconds * SECOND,
+                   .send_ns = o->send_seconds * SECOND,
                    .request_ns = o->request_seconds * SECOND,
                    .keep_alive_ns = o->keep_alive_seconds * SECOND},
         .log_requests = o->log_requests,

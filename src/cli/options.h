@@ -60,7 +60,7 @@ struct options {
     bool log_requests, no_progress, slide;
     // Limits of the server; 0 is its own default, but for drain_seconds.
     int64_t body_bytes, header_bytes, connections;
-    int64_t receive_seconds, request_seconds, keep_alive_seconds, drain_seconds;
+    int64_t receive_seconds, idle_seconds, send_seconds, request_seconds, keep_alive_seconds, drain_seconds;
 
     const char *tokens, *logits;
     int64_t pass_rows; // 0: the scheduler's choice

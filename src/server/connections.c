@@ -6,8 +6,59 @@
 #include <sys/socket.h>
 
 #define KEEPER_NS ((int64_t)250000000)
+// What a connection has to send its request in before it may have to give way.
+#define GRACE_NS ((int64_t)250000000)
 
 // ---- the registry ----
+
+// Under the lock.
+static void cut_off(struct server *s, struct connection *c, const struct api_error *e) {
+    if (c->closed) return;
+    c->closed = true;
+    s->n_open--;
+    if (e != NULL) {
+        struct buffer body, all;
+        buffer_init(&body, 0);
+        buffer_init(&all, 0);
+        api_error_write(&body, e);
+        buffer_printf(&all,
+                      "HTTP/1.1 %u Refused\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                      "Content-Length: %zu\r\n\r\n",
+                      e->http, body.n);
+        if (body.n > 0) buffer_append(&all, body.data, body.n);
+        // A client that does not even take this much gets nothing.
+        if (!body.failed && !all.failed) (void)send(c->fd, all.data, all.n, MSG_DONTWAIT | MSG_NOSIGNAL);
+        buffer_free(&body);
+        buffer_free(&all);
+    }
+    shutdown(c->fd, SHUT_RDWR);
+}
+
+// Those that have not said what they want are many and cheap to whoever opens them: the oldest of them gives way to one
+// that comes, unless it has come just now itself. Under the lock.
+static void make_room(struct server *s, int64_t now) {
+    struct connection *oldest = NULL;
+    for (struct connection *c = s->connections; c != NULL; c = c->next) {
+        if (c->closed || (c->phase != PHASE_IDLE && c->phase != PHASE_HEAD)) continue;
+        if (oldest == NULL || c->since_ns < oldest->since_ns) oldest = c;
+    }
+    if (oldest == NULL || now - oldest->since_ns < GRACE_NS) return;
+    struct api_error e;
+    connection_refuse_crowd(s, &e);
+    cut_off(s, oldest, oldest->phase == PHASE_HEAD ? &e : NULL);
+}
+
+bool connection_refuse_crowd(const struct server *s, struct api_error *e) {
+    return api_refuse(e, 429, "too_many_connections", "this server takes at most %d connections at once",
+                      (int)s->options.limits.connections);
+}
+
+bool connection_is_surplus(struct server *s, const struct connection *c) {
+    pthread_mutex_lock(&s->lock);
+    bool surplus = c != NULL && c->surplus && s->n_open > s->options.limits.connections;
+    pthread_mutex_unlock(&s->lock);
+    return surplus;
+}
 
 static void add(struct server *s, struct MHD_Connection *http, void **slot) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(http, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -20,12 +71,15 @@ static void add(struct server *s, struct MHD_Connection *http, void **slot) {
     c->next = s->connections;
     if (c->next != NULL) c->next->previous = c;
     s->connections = c;
-    s->n_connections++;
+    if (++s->n_open > s->options.limits.connections) make_room(s, c->since_ns);
+    c->surplus = s->n_open > s->options.limits.connections;
     pthread_mutex_unlock(&s->lock);
 }
 
 static void drop(struct server *s, struct connection *c) {
     if (c == NULL) return;
+    // The library forgets to tell the end of a request whose arguments it had no memory for.
+    if (c->exchange != NULL) exchange_end(c->exchange);
     pthread_mutex_lock(&s->lock);
     if (c->next != NULL) c->next->previous = c->previous;
     if (c->previous != NULL) {
@@ -33,7 +87,7 @@ static void drop(struct server *s, struct connection *c) {
     } else {
         s->connections = c->next;
     }
-    s->n_connections--;
+    if (!c->closed) s->n_open--;
     pthread_mutex_unlock(&s->lock);
     free(c);
 }
@@ -56,6 +110,18 @@ void connection_set_phase(struct server *s, struct connection *c, enum phase pha
     pthread_mutex_unlock(&s->lock);
 }
 
+void connection_begin(struct server *s, struct connection *c, struct exchange *x) {
+    connection_set_phase(s, c, x != NULL ? PHASE_HEAD : PHASE_IDLE);
+    if (c != NULL) c->exchange = x;
+}
+
+void connection_take_head(struct server *s, struct connection *c) {
+    if (c == NULL) return;
+    pthread_mutex_lock(&s->lock);
+    c->phase = PHASE_RECEIVE;
+    pthread_mutex_unlock(&s->lock);
+}
+
 bool exchange_is_gone(const struct exchange *x) {
     if (atomic_load(&x->server->stopping)) return true;
     if (x->connection == NULL) return false;
@@ -67,31 +133,10 @@ bool exchange_is_gone(const struct exchange *x) {
 
 // ---- the keeper ----
 
-static void cut_off(struct connection *c, const struct api_error *e) {
-    if (c->closed) return;
-    c->closed = true;
-    if (e != NULL) {
-        struct buffer body, all;
-        buffer_init(&body, 0);
-        buffer_init(&all, 0);
-        api_error_write(&body, e);
-        buffer_printf(&all,
-                      "HTTP/1.1 %u Refused\r\nContent-Type: application/json\r\nConnection: close\r\n"
-                      "Content-Length: %zu\r\n\r\n",
-                      e->http, body.n);
-        if (body.n > 0) buffer_append(&all, body.data, body.n);
-        // A client that does not even take this much gets nothing.
-        if (!body.failed && !all.failed) (void)send(c->fd, all.data, all.n, MSG_DONTWAIT | MSG_NOSIGNAL);
-        buffer_free(&body);
-        buffer_free(&all);
-    }
-    shutdown(c->fd, SHUT_RDWR);
-}
-
 void connection_cut_off(struct server *s, struct connection *c, const struct api_error *e) {
     if (c == NULL) return;
     pthread_mutex_lock(&s->lock);
-    cut_off(c, e);
+    cut_off(s, c, e);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -102,16 +147,17 @@ static void check(struct server *s, struct connection *c, int64_t now) {
     switch (c->phase) {
     case PHASE_IDLE:
         // Not a request yet, so there is nothing to answer; one whose first line dribbles in looks the same.
-        if (age > l->idle_ns || atomic_load(&s->draining)) cut_off(c, NULL);
+        if (age > l->idle_ns || atomic_load(&s->draining)) cut_off(s, c, NULL);
         break;
+    case PHASE_HEAD:
     case PHASE_RECEIVE:
         if (age <= l->receive_ns) break;
         api_refuse(&e, 408, "request_timeout", "the request was not complete after %lld s",
                    (long long)(l->receive_ns / 1000000000));
-        cut_off(c, &e);
+        cut_off(s, c, &e);
         break;
     case PHASE_SEND:
-        if (age > l->send_ns) cut_off(c, NULL);
+        if (age > l->send_ns) cut_off(s, c, NULL);
         break;
     case PHASE_WORK: break;
     }

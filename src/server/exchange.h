@@ -30,7 +30,8 @@ struct exchange {
 
     struct buffer body;
     size_t n_received;     // bytes of the body, those that were thrown away included
-    bool refused, closing; // refused: `error` is answered once the body is in; closing: and the connection closed
+    bool bad_path;         // it would end before its end
+    bool refused, closing; // refused: `error` is answered once the body is in; closing: the connection ends with it
     struct api_error error;
 
     unsigned status;               // sent; 0: none

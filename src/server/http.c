@@ -15,6 +15,9 @@
 #define SPARE_CONNECTIONS 64
 // Bodies in memory, all together, in units of the largest one that is allowed.
 #define BODIES_AT_ONCE 16
+// Arguments behind a path's question mark, none of which means anything here. The library stores each, and hangs up
+// without a word when its memory for that is used up.
+#define ARGUMENTS_MAX 256
 // A parsed value takes some 50 bytes, however short its text is.
 #define VALUES_MAX (2 << 20)
 // What is thrown away of a body whose request is refused already, so that the client reads the answer and not a reset.
@@ -29,18 +32,42 @@ static void refuse(struct exchange *x, bool closing) {
 
 struct head {
     size_t bytes;
-    int n_lengths, n_encodings, n_hosts;
+    int n_lengths, n_encodings, n_hosts, n_bearers, n_keys;
     uint64_t length;
-    bool bad_name, bad_encoding, coded, expects;
+    bool bad_name, bad_value, bad_encoding, coded, expects;
 };
+
+// What another reader of the same bytes might take for the end of the line or of the text.
+static bool has_control(const char *value, size_t n) {
+    for (size_t i = 0; value != NULL && i < n; i++)
+        if (((unsigned char)value[i] < 0x20 && value[i] != '\t') || value[i] == 0x7f) return true;
+    return false;
+}
+
+// A token of the standard. The library joins a folded line to the header's name instead of its value: what began as a
+// header that says how long the body is must not be overlooked for that.
+static bool is_name(const char *key, size_t n) {
+    static const char *const framing[] = {"Content-Length", "Transfer-Encoding"};
+    static const char marks[] = "!#$%&'*+-.^_`|~";
+    for (size_t i = 0; i < n; i++) {
+        char c = key[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        if (c == 0 || (!letter && !(c >= '0' && c <= '9') && strchr(marks, c) == NULL)) return false;
+    }
+    for (size_t i = 0; i < sizeof framing / sizeof *framing; i++) {
+        size_t m = strlen(framing[i]);
+        if (n > m && strncasecmp(key, framing[i], m) == 0) return false;
+    }
+    return n > 0;
+}
 
 static enum MHD_Result add_header(void *cls, enum MHD_ValueKind kind, const char *key, size_t n_key, const char *value,
                                   size_t n_value) {
     struct head *h = cls;
     (void)kind;
     h->bytes += n_key + n_value + 4; // ": " and the line's end
-    for (size_t i = 0; i < n_key; i++) h->bad_name |= (unsigned char)key[i] <= 0x20 || (unsigned char)key[i] == 0x7f;
-    if (n_key == 0) h->bad_name = true;
+    h->bad_name |= !is_name(key, n_key);
+    h->bad_value |= has_control(value, n_value);
     if (strcasecmp(key, "Content-Length") == 0) {
         h->n_lengths++;
         h->length = value != NULL ? strtoull(value, NULL, 10) : 0; // the library refused what is not a number
@@ -53,6 +80,10 @@ static enum MHD_Result add_header(void *cls, enum MHD_ValueKind kind, const char
         h->coded = value != NULL && *value != 0 && strcasecmp(value, "identity") != 0;
     } else if (strcasecmp(key, "Expect") == 0) {
         h->expects = true;
+    } else if (strcasecmp(key, "Authorization") == 0) {
+        h->n_bearers++;
+    } else if (strcasecmp(key, "X-Api-Key") == 0) {
+        h->n_keys++;
     }
     return MHD_YES;
 }
@@ -63,23 +94,24 @@ static bool check_framing(const struct exchange *x, const struct head *h, const 
         return api_refuse(e, 431, "headers_too_large",
                           "the request's line and headers have %zu bytes; the limit is %zu", x->head_bytes,
                           x->server->options.limits.header_bytes);
-    if (h->bad_name) return api_refuse(e, 400, "bad_request", "a header's name is malformed");
-    if (h->n_lengths + h->n_encodings > 1 || h->bad_encoding)
+    bool is_new = strcmp(version, MHD_HTTP_VERSION_1_0) != 0;
+    if (x->bad_path) return api_refuse(e, 400, "bad_request", "the path holds a NUL byte");
+    if (h->bad_name || h->bad_value)
+        return api_refuse(e, 400, "bad_request", "a header's %s is malformed", h->bad_name ? "name" : "value");
+    if (h->n_lengths + h->n_encodings > 1 || h->bad_encoding || (h->n_encodings > 0 && !is_new))
         return api_refuse(e, 400, "bad_request", "the length of the request's body is ambiguous");
-    if (h->n_hosts > 1 || (h->n_hosts == 0 && strcmp(version, MHD_HTTP_VERSION_1_1) == 0))
+    if (h->n_hosts > 1 || (h->n_hosts == 0 && is_new))
         return api_refuse(e, 400, "bad_request", "the request must have one Host header");
+    if (h->n_bearers > 1 || h->n_keys > 1)
+        return api_refuse(e, 400, "bad_request", "the request has several API keys of one kind");
     return true;
 }
 
 static bool check_head(struct exchange *x, const struct head *h, struct api_error *e) {
     struct server *s = x->server;
-    pthread_mutex_lock(&s->lock);
-    bool crowded = s->n_connections > s->options.limits.connections;
-    pthread_mutex_unlock(&s->lock);
-    if (crowded) {
+    if (connection_is_surplus(s, x->connection)) {
         x->closing = true;
-        return api_refuse(e, 429, "too_many_connections", "this server takes at most %d connections at once",
-                          (int)s->options.limits.connections);
+        return connection_refuse_crowd(s, e);
     }
     const char *bearer = MHD_lookup_connection_value(x->http, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     const char *key = MHD_lookup_connection_value(x->http, MHD_HEADER_KIND, "X-Api-Key"); // Anthropic's clients
@@ -112,6 +144,9 @@ static enum MHD_Result take_head(struct exchange *x, const char *path, const cha
     x->path = routes_normalise(path);
     buffer_init(&x->body, x->server->options.limits.body_bytes);
     MHD_get_connection_values_n(x->http, MHD_HEADER_KIND, add_header, &h);
+    connection_take_head(x->server, x->connection);
+    // Where chunks end is read differently by different programs: nothing that follows them is taken for a request.
+    x->closing = h.n_encodings > 0;
     x->head_bytes += h.bytes + strlen(method);
     if (x->path == NULL) {
         api_refuse(&x->error, 503, "out_of_memory", "out of memory");
@@ -293,6 +328,12 @@ void exchange_send_stream(struct exchange *x, struct generation *g) {
 
 // ---- the library's callbacks ----
 
+static bool has_many_arguments(const char *uri) {
+    size_t n = 0;
+    for (const char *at = strchr(uri, '?'); at != NULL; at = strchr(at + 1, '&')) n++;
+    return n > ARGUMENTS_MAX;
+}
+
 static void *begin(void *server, const char *uri, struct MHD_Connection *http) {
     struct server *s = server;
     struct exchange *x = calloc(1, sizeof *x);
@@ -303,8 +344,13 @@ static void *begin(void *server, const char *uri, struct MHD_Connection *http) {
     x->connection = info != NULL ? info->socket_context : NULL;
     x->received_ns = clock_ns();
     x->head_bytes = strlen(uri) + 12; // version, blanks and line end
+    x->bad_path = strstr(uri, "%00") != NULL;
     atomic_fetch_add(&s->n_exchanges, 1);
-    connection_set_phase(s, x->connection, PHASE_RECEIVE);
+    connection_begin(s, x->connection, x);
+    if (has_many_arguments(uri)) {
+        api_refuse(&x->error, 431, "headers_too_large", "the path has more than %d arguments", ARGUMENTS_MAX);
+        connection_cut_off(s, x->connection, &x->error);
+    }
     return x;
 }
 
@@ -334,22 +380,26 @@ static void log_exchange(const struct exchange *x) {
              x->outcome != NULL ? ", " : "", x->outcome != NULL ? x->outcome : "");
 }
 
-static void complete(void *server, struct MHD_Connection *http, void **slot, enum MHD_RequestTerminationCode code) {
-    struct server *s = server;
-    struct exchange *x = *slot;
-    (void)http;
-    (void)code;
-    if (x == NULL) return;
-    *slot = NULL;
+void exchange_end(struct exchange *x) {
+    struct server *s = x->server;
     if (s->options.log_requests) log_exchange(x);
     generation_free(x->generation);
     drop_body(x);
     buffer_free(&x->out);
     wire_blocks_free(&x->progress.blocks);
     free(x->path);
-    connection_set_phase(s, x->connection, PHASE_IDLE);
     free(x);
     atomic_fetch_sub(&s->n_exchanges, 1);
+}
+
+static void complete(void *server, struct MHD_Connection *http, void **slot, enum MHD_RequestTerminationCode code) {
+    struct exchange *x = *slot;
+    (void)http;
+    (void)code;
+    if (x == NULL) return;
+    *slot = NULL;
+    connection_begin(server, x->connection, NULL);
+    exchange_end(x);
 }
 
 enum status http_start(struct server *s, struct error *e) {

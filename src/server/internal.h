@@ -13,7 +13,8 @@
 // What a connection is doing; how long it may do so is the keeper's to watch.
 enum phase {
     PHASE_IDLE,    // between requests, and before the first
-    PHASE_RECEIVE, // from a request's first line to its last byte
+    PHASE_HEAD,    // from a request's first line to its last header
+    PHASE_RECEIVE, // and from there to its last byte; its time counts from the first line
     PHASE_WORK,    // no limit here: the engine has the request's deadline
     PHASE_SEND,    // bytes are ready and the client does not take them
 };
@@ -23,7 +24,9 @@ struct connection {
     int fd;
     enum phase phase;
     int64_t since_ns;
-    bool closed; // by the keeper
+    bool closed;               // by us; the library has yet to notice
+    bool surplus;              // there were as many as may be when it came
+    struct exchange *exchange; // that has begun and not ended; its thread's own
 };
 
 struct server {
@@ -41,7 +44,7 @@ struct server {
     pthread_mutex_t lock; // guards the connections
     pthread_cond_t wake;
     struct connection *connections;
-    int32_t n_connections;
+    int32_t n_open; // of them, those that are not closed
     pthread_t keeper;
     bool keeper_runs;
 };
@@ -51,6 +54,7 @@ enum status listen_open(const char *host, int port, int *fd, int *bound_port, bo
 
 // ---- http.c ----
 enum status http_start(struct server *s, struct error *e);
+void exchange_end(struct exchange *x); // frees it, with what it has begun
 
 // ---- connections.c: the registry, and the thread that ends what takes too long ----
 enum status keeper_start(struct server *s, struct error *e);
@@ -58,6 +62,12 @@ void keeper_stop(struct server *s);
 void connections_notify(void *server, struct MHD_Connection *http, void **slot,
                         enum MHD_ConnectionNotificationCode code);
 void connection_set_phase(struct server *s, struct connection *c, enum phase phase); // c may be NULL
+// x begins, or with NULL the last one has ended; c may be NULL.
+void connection_begin(struct server *s, struct connection *c, struct exchange *x);
+void connection_take_head(struct server *s, struct connection *c); // PHASE_HEAD to PHASE_RECEIVE; c may be NULL
+// It came when there was no room, and there still is none. c may be NULL.
+bool connection_is_surplus(struct server *s, const struct connection *c);
+bool connection_refuse_crowd(const struct server *s, struct api_error *e); // false
 // Writes a whole response past the HTTP library, which cannot answer in the middle of a body, and ends the connection.
 void connection_cut_off(struct server *s, struct connection *c, const struct api_error *e);
 
