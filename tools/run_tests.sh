@@ -3,7 +3,8 @@
 #   run_tests.sh KIND TEST...       each TEST is a program, a .py or a .sh file, with arguments if it has any
 #   run_tests.sh --all KIND...      `make test-KIND` for each, then one last line: N passed, N failed, N skipped
 # A test passes when it exits 0, and is skipped when it exits 77 after printing a line that starts with SKIP. The output
-# of a failed test is shown and kept under build/test/. TF_BUILD is the build folder, TEST_TIMEOUT a limit in seconds.
+# of a failed test is shown and kept under build/test/. TF_BUILD is the build folder, TEST_TIMEOUT a limit in seconds;
+# with TF_SHOW the output of those that pass is shown too.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
@@ -46,6 +47,7 @@ run_one() { # kind, test
     code=$?
     if [ $code -eq 0 ]; then
         record pass "$kind" "$name" "$(seconds_since "$start")"
+        [ -n "${TF_SHOW:-}" ] && sed 's/^/        | /' "$log"
         rm -f "$log"
     elif [ $code -eq 77 ] && grep -q '^SKIP' "$log"; then
         record skip "$kind" "$name" "$(seconds_since "$start")" "$(sed -n '/^SKIP/{s/^SKIP[: ]*//p;q}' "$log")"
