@@ -180,6 +180,33 @@ $(foreach a,$(CUDA_ALL),$(eval $(call cuda_rules,$a)))
 
 include tests/tests.mk
 
+# ---- installing: everything under $(DESTDIR)$(PREFIX); MODELS= leaves out the small models ----
+PREFIX  ?= /usr/local
+DESTDIR ?=
+MODELS  ?= fold-s fold-moe fold-s-DFlash2
+place    = $(DESTDIR)$(PREFIX)
+# What is installed beside the models and the examples: file and place, with a colon between.
+INSTALLED := man:share/man/man1/tokenfold.1 bash:share/bash-completion/completions/tokenfold \
+             zsh:share/zsh/site-functions/_tokenfold fish:share/fish/vendor_completions.d/tokenfold.fish
+.PHONY: install uninstall
+install: $O/tokenfold
+	@install -d $(place)/bin $(place)/lib/systemd/system $(place)/share/doc/tokenfold
+	@install -m 755 $O/tokenfold $(place)/bin/tokenfold
+	@set -e; for i in $(INSTALLED); do \
+	    mkdir -p "$(place)/$$(dirname $${i#*:})"; \
+	    tools/manual.sh $O/tokenfold $${i%%:*} >"$(place)/$${i#*:}"; chmod 644 "$(place)/$${i#*:}"; done
+	@sed 's|@PREFIX@|$(PREFIX)|g' deploy/tokenfold.service >$(place)/lib/systemd/system/tokenfold.service
+	@chmod 644 $(place)/lib/systemd/system/tokenfold.service
+	@set -e; for m in $(MODELS); do \
+	    install -d $(place)/share/tokenfold/models/$$m; \
+	    install -m 644 models/$$m/*.* $(place)/share/tokenfold/models/$$m; done
+	@install -m 644 README.md LICENSE CHANGELOG.md docs/*.md deploy/*.* $(place)/share/doc/tokenfold
+	@echo "  installed under $(place)"
+
+uninstall:
+	@rm -f $(place)/bin/tokenfold $(place)/lib/systemd/system/tokenfold.service $(foreach i,$(INSTALLED),$(place)/$(lastword $(subst :, ,$i)))
+	@rm -rf $(place)/share/doc/tokenfold $(place)/share/tokenfold
+
 # ---- the commands of a person ----
 PORT ?= 8080
 .PHONY: serve format clean help
@@ -206,4 +233,5 @@ help:
 	@echo "make fuzz FUZZ=NAME FUZZ_SECONDS=60 search for new inputs with libFuzzer (all targets when FUZZ is not given)"
 	@echo "make cuda-all                       compile the CUDA code for every architecture"
 	@echo "make cuda-resources [RECORD=1]      registers, spills and shared memory of the kernels against the record"
+	@echo "make install PREFIX=/usr/local      program, manual, completions, systemd unit, small models; and make uninstall"
 	@echo "make format | clean                 clang-format every source; remove build/"

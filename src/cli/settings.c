@@ -20,7 +20,8 @@
 #define DEFAULT_MODEL      "fold-s"
 #define DEFAULT_MAX_TOKENS 8192
 
-// Beside the working directory's models/, those beside build/, where the program itself lies.
+// Beside the working directory's models/, those beside build/, where the program itself lies, and those that were
+// installed with it.
 const char *options_models_folder(void) {
     static char beside[PATH_MAX + 64];
     if (access("models/" DEFAULT_MODEL "/config.json", R_OK) == 0) return "models";
@@ -29,10 +30,13 @@ const char *options_models_folder(void) {
     for (int up = 0; n > 0 && up < 3; up++) {
         while (n > 0 && program[n - 1] != '/') n--;
         program[n > 0 ? --n : 0] = 0;
-        char config[sizeof beside + 64];
-        snprintf(beside, sizeof beside, "%s/models", program);
-        snprintf(config, sizeof config, "%s/" DEFAULT_MODEL "/config.json", beside);
-        if (access(config, R_OK) == 0) return beside;
+        static const char *const places[] = {"models", "share/tokenfold/models"};
+        for (int i = 0; i < 2; i++) {
+            char config[sizeof beside + 64];
+            snprintf(beside, sizeof beside, "%s/%s", program, places[i]);
+            snprintf(config, sizeof config, "%s/" DEFAULT_MODEL "/config.json", beside);
+            if (access(config, R_OK) == 0) return beside;
+        }
     }
     return NULL;
 }
