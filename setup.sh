@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what tokenfold needs on Debian or Ubuntu: `./setup.sh build` for building and serving, `./setup.sh` (or
 # `./setup.sh test`) for the tests too. Safe to run again; does nothing, quickly, when all is there.
+# `./setup.sh replicas` unpacks HAProxy and nginx under .setup/proxies for the tests of deploy/; nothing starts them.
 set -eu
 cd "$(dirname "$0")"
 
@@ -16,10 +17,30 @@ fail() {
     exit 1
 }
 
+# Unpacks program $1 of package $2, with what it needs and is missing, unless it is there.
+unpack_proxy() {
+    if command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x ".setup/proxies/usr/sbin/$1" ]; then return; fi
+    command -v apt-get >/dev/null || return 0
+    echo "setup.sh: unpacking $2 under .setup/proxies"
+    rm -rf .setup/archives
+    mkdir -p .setup/archives/partial .setup/proxies
+    apt-get install -y -qq --no-install-recommends --reinstall --download-only -o Debug::NoLocking=1 \
+        -o Dir::Cache::archives="$PWD/.setup/archives" "$2" >.setup/apt.log 2>&1 ||
+        fail "apt-get could not bring $2: see .setup/apt.log"
+    for archive in .setup/archives/*.deb; do dpkg-deb -x "$archive" .setup/proxies; done
+    rm -rf .setup/archives
+}
+
 case ${1:-test} in
+replicas)
+    mkdir -p .setup
+    unpack_proxy haproxy haproxy
+    unpack_proxy nginx nginx-light
+    exit 0
+    ;;
 build) kind=build wanted=$build_packages ;;
 test) kind=test wanted="$build_packages $test_packages" ;;
-*) fail "the argument must be build or test, not $1" ;;
+*) fail "the argument must be build, test or replicas, not $1" ;;
 esac
 # nvcc needs the C++ compiler for the host's half of its work.
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then wanted="$wanted g++"; fi

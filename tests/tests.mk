@@ -45,7 +45,7 @@ endef
 $(foreach f,$(FUZZ_SOURCES),$(eval $(call fuzz_rules,$(patsubst fuzz_%,%,$(basename $(notdir $f))),$(call fuzz_layer,$f))))
 
 # ---- kinds ----
-TEST_KINDS := style host asan tsan golden gate kernel-contract python http server-security pull-security fuzz
+TEST_KINDS := style host asan tsan golden gate kernel-contract python http server-security replicas pull-security fuzz
 JOBS       := $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 PYTHON     := $(or $(wildcard .venv/bin/python),python3)
 # A sanitizer's build folder: beside the usual one, or beside the O that was given.
@@ -59,6 +59,7 @@ HOST_TESTS   := $(call programs,$(HOST_SOURCES))
 TSAN_TESTS   := $(call programs,$(filter tests/base/% tests/engine/% tests/server/%,$(HOST_SOURCES)))
 GOLDEN_TESTS := $(call programs,$(filter-out $(HOST_SOURCES),$(TEST_SOURCES))) $(sort $(wildcard tests/golden/test_*.py tests/golden/test_*.sh))
 HTTP_TESTS   := $(wildcard tests/http/run.sh) $(sort $(wildcard tests/http/test_*.py tests/http/test_*.sh))
+REPLICA_TESTS  := $(sort $(wildcard tests/replicas/test_*.py))
 SECURITY_TESTS := $(sort $(wildcard tests/security/test_*.py))
 PULL_TESTS   := $(sort $(wildcard tests/pull/test_*.py))
 PYTHON_TESTS := $(foreach l,$(LAYERS) tools,$(sort $(wildcard tests/$l/test_*.py)))
@@ -124,8 +125,14 @@ test-http:
 	$(call build_all,build/tokenfold)
 	$(call run_kind,http) $(HTTP_TESTS)
 
-# These say what they tried.
-test-server-security test-pull-security: export TF_SHOW := 1
+# Two replicas behind each proxy that is installed; by itself it brings the proxies.
+test-replicas:
+	@$(if $(TF_RESULTS),,./setup.sh replicas)
+	$(call build_all,build/tokenfold)
+	$(call run_kind,replicas) $(REPLICA_TESTS)
+
+# These say what they tried or found.
+test-server-security test-replicas test-pull-security: export TF_SHOW := 1
 test-server-security:
 	$(call build_all,build/tokenfold)
 	$(call run_kind,server-security) $(SECURITY_TESTS)
