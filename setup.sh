@@ -35,7 +35,7 @@ case ${1:-test} in
 replicas)
     mkdir -p .setup
     unpack_proxy haproxy haproxy
-    unpack_proxy nginx nginx-light
+    unpack_proxy nginx nginx
     exit 0
     ;;
 build) kind=build wanted=$build_packages ;;
