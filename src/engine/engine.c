@@ -9,6 +9,7 @@ enum status engine_create(const struct engine_options *options, struct engine **
     e->options = *options;
     e->device = options->device;
     pthread_mutex_init(&e->lock, NULL);
+    buffer_init(&e->state, 0);
     enum status s = engine_open_model(e, error);
     if (s == STATUS_OK) s = engine_open_streams(e, false, error);
     if (s != STATUS_OK) {
@@ -46,6 +47,7 @@ void engine_free(struct engine *e) {
     tokenizer_free(e->tokenizer);
     free(e->allowed);
     pthread_mutex_destroy(&e->lock);
+    buffer_free(&e->state);
     free(e);
 }
 

@@ -88,6 +88,9 @@ const struct engine_info *engine_get_info(const struct engine *e);
 enum status engine_plan(const struct engine_options *options, struct engine_info *info, struct error *e);
 struct buffer;
 void engine_write_facts(const struct engine *e, struct buffer *json); // the start sentence's facts, as an object
+// Who is on which lane, who waits for what, and whose each page is, as docs/api.md has it: as of the last time that
+// somebody asked, or that the engine went idle, whichever was later. Any thread.
+void engine_write_state(struct engine *e, struct buffer *json);
 
 enum refusal { // at submit
     REFUSED_INVALID,
@@ -103,6 +106,7 @@ const char *refusal_name(enum refusal reason);
 
 struct engine_counts { // a consistent snapshot
     int32_t n_running, n_waiting;
+    int32_t n_waiting_for[LEDGER_WAIT_N];
     int64_t n_requests, n_finished, n_cancelled, n_failed, n_refused[REFUSED_N];
     int64_t n_prompt_tokens; // rows that passes computed
     int64_t n_reply_tokens, n_rounds, n_passes;

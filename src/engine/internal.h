@@ -2,6 +2,7 @@
 #ifndef TF_ENGINE_INTERNAL_H
 #define TF_ENGINE_INTERNAL_H
 
+#include "base/buffer.h"
 #include "base/queue.h"
 #include "engine/round_internal.h"
 #include "engine/request_internal.h"
@@ -44,7 +45,9 @@ struct engine {
     atomic_int n_live;    // submitted and not finished: bounds what the mailbox can hold
     pthread_mutex_t lock; // guards counts and error
     struct engine_counts counts;
-    struct error error; // why it failed
+    struct error error;  // why it failed
+    struct buffer state; // the last one that was written for who asks
+    atomic_bool state_is_wanted;
 
     // The engine thread's. Arrays of options.parallel entries are taken at start.
     struct request *prompting; // a list, first come first served
@@ -87,6 +90,9 @@ void schedule_average(double *mean, double sample); // a moving one; 0: there wa
 
 // ---- report.c ----
 void report_describe(struct engine *e); // fills engine_info once all is taken
+
+// ---- state.c ----
+void state_publish(struct engine *e); // when somebody has asked, and when nothing runs or waits
 
 // ---- passes.c: what gates see of a prompt pass ----
 bool passes_are_watched(const struct engine *e);

@@ -204,7 +204,10 @@ static void publish_counts(struct engine *e) {
     ledger_get_counts(e->ledger, &c->ledger);
     c->n_running = e->n_running + e->n_prompting;
     c->n_waiting = c->ledger.n_waiting;
+    memset(c->n_waiting_for, 0, sizeof c->n_waiting_for);
+    for (struct claim *w = ledger_first(e->ledger); w != NULL; w = w->next) c->n_waiting_for[w->wait]++;
     pthread_mutex_unlock(&e->lock);
+    state_publish(e);
 }
 
 void *engine_thread(void *context) {

@@ -278,7 +278,8 @@ const char *ledger_wait_text(enum ledger_wait wait) {
     case LEDGER_WAIT_RUN: return "LaneMemory: the pool is fragmented";
     case LEDGER_WAIT_PREFIX: return "its prefix is being computed";
     case LEDGER_WAIT_TURN: return "an earlier request goes first";
-    case LEDGER_WAIT_NONE: break;
+    case LEDGER_WAIT_NONE:
+    case LEDGER_WAIT_N: break;
     }
     return "admission";
 }

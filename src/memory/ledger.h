@@ -46,6 +46,7 @@ enum ledger_wait {
     LEDGER_WAIT_RUN,    // LaneMemory: there is no room in one piece for a lane run
     LEDGER_WAIT_PREFIX, // another lane computes its prefix
     LEDGER_WAIT_TURN,   // it would fit, and could delay the head
+    LEDGER_WAIT_N
 };
 const char *ledger_wait_text(enum ledger_wait wait); // static; "LaneMemory: the pool is full"
 

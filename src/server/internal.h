@@ -95,6 +95,6 @@ bool route_is_messages(const struct route *r); // its errors have the shape of A
 void route_answer(struct exchange *x, bool (*work)(struct exchange *, struct buffer *, struct api_error *));
 route_fn route_page, route_page_css, route_page_js;
 route_fn route_chat, route_completions, route_responses, route_messages, route_count_tokens, route_tokenize,
-    route_detokenize, route_models, route_model, route_health, route_metrics, route_props, route_options;
+    route_detokenize, route_models, route_model, route_health, route_metrics, route_props, route_state, route_options;
 
 #endif

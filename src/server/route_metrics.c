@@ -36,6 +36,12 @@ static void write_streams(struct buffer *b, const struct engine_counts *c) {
     WRITE_LABELLED(b, "lanes", GAUGE, "state", lanes, "Lanes for streams.");
     write_one(b, "requests_running", GAUGE, c->n_running, "Requests whose prompt or reply is being computed.");
     write_one(b, "requests_waiting", GAUGE, c->n_waiting, "Requests that wait for a lane or for memory.");
+    struct labelled waiting[LEDGER_WAIT_N];
+    static const char *const reasons[LEDGER_WAIT_N] = {
+        [LEDGER_WAIT_NONE] = "admission",    [LEDGER_WAIT_LANES] = "lanes",   [LEDGER_WAIT_PAGES] = "pages",
+        [LEDGER_WAIT_RUN] = "fragmentation", [LEDGER_WAIT_PREFIX] = "prefix", [LEDGER_WAIT_TURN] = "turn"};
+    for (int i = 0; i < LEDGER_WAIT_N; i++) waiting[i] = (struct labelled){reasons[i], c->n_waiting_for[i]};
+    WRITE_LABELLED(b, "waiting", GAUGE, "reason", waiting, "Of those that wait, what for.");
     write_one(b, "requests_passed_total", COUNTER, c->ledger.n_passed,
               "Requests that were seated before an earlier one.");
     write_head(b, "queue_wait_seconds", SUMMARY, "Time that seated requests had waited.");

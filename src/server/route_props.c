@@ -1,4 +1,4 @@
-// GET /props: what the start sentence says, as JSON.
+// GET /props: what the start sentence says, as JSON. GET /state: what there is at this moment.
 #include "server/internal.h"
 #include <string.h>
 
@@ -19,5 +19,12 @@ void route_props(struct exchange *x) {
     buffer_append_text(&json, ",\"plan\":");
     engine_write_facts(o->engine, &json);
     buffer_printf(&json, ",\"shares_prefixes\":\"%s\"}", o->share_per_key ? "per-key" : "all");
+    exchange_send_json(x, 200, &json);
+}
+
+void route_state(struct exchange *x) {
+    struct buffer json;
+    buffer_init(&json, 0);
+    engine_write_state(x->server->service.options->engine, &json);
     exchange_send_json(x, 200, &json);
 }

@@ -18,6 +18,7 @@ static const struct route routes[] = {
     {"/health", "GET", route_health, true},
     {"/metrics", "GET", route_metrics, false},
     {"/props", "GET", route_props, false},
+    {"/state", "GET", route_state, false},
     {"/", "GET", route_page, true},
     {"/page.css", "GET", route_page_css, true},
     {"/page.js", "GET", route_page_js, true},

@@ -19,7 +19,7 @@ def make(target, *variables):
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKELEVEL", "MFLAGS")}
     # What was given to the make that runs the tests holds for this one too, but for its job server.
     environment["MAKEFLAGS"] = " -- " + environment.get("MAKEFLAGS", "").partition("-- ")[2]
-    p = subprocess.run(["make", target, f"O={os.path.relpath(harness.BUILD, ROOT)}", f"DESTDIR={folder.name}", "PREFIX=/usr", *variables],
+    p = subprocess.run(["make", target, f"O={os.environ.get('TF_BUILD', 'build/release')}", f"DESTDIR={folder.name}", "PREFIX=/usr", *variables],
                        cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert p.returncode == 0, p.stdout.decode()
 

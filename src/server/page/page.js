@@ -349,13 +349,6 @@ function showFacts(facts) {
   }
 }
 
-function waiting(metrics, health) {
-  const n = total(metrics, "requests_waiting");
-  if (n === undefined) return health.waiting;
-  const reasons = (metrics.requests_waiting || []).filter((m) => m.labels.reason && m.value > 0);
-  return n + (reasons.length ? ` (${reasons.map((m) => `${m.labels.reason}: ${m.value}`).join(", ")})` : "");
-}
-
 function hits(metrics) {
   const hit = labelled(metrics, "prompt_cache_requests_total", "result", "hit");
   const miss = labelled(metrics, "prompt_cache_requests_total", "result", "miss");
@@ -372,7 +365,7 @@ function showState(metrics, health) {
   const free = labelled(metrics, "lanes", "state", "free");
   showFacts([
     ["Running", seated === undefined ? health.running : `${seated} of ${seated + free} lanes`],
-    ["Waiting", waiting(metrics, health)],
+    ["Waiting", total(metrics, "requests_waiting") ?? health.waiting],
     ["Reply tokens/s", perSecond(rate(metrics, "tokens_total", "reply", now))],
     ["Prompt tokens/s", perSecond(rate(metrics, "tokens_total", "prompt", now))],
     ["Reply tokens", labelled(metrics, "tokens_total", "kind", "reply")],
@@ -380,34 +373,103 @@ function showState(metrics, health) {
     ["Rows resumed", total(metrics, "prompt_rows_resumed_total")],
   ]);
   before = { metrics, now };
-  showPool(metrics);
 }
 
-// One square a page; a square stands for several when there are many.
-function showPool(metrics) {
-  const state = (name) => labelled(metrics, "pool_pages", "state", name);
-  $("pool").hidden = state("free") === undefined;
-  if ($("pool").hidden) return;
-  const shared = total(metrics, "pool_pages_shared") || 0;
-  const aside = Math.min(total(metrics, "pool_pages_set_aside") || 0, state("free"));
-  const kinds = [["used", "of one stream", Math.max(state("used") - shared, 0)], ["shared", "of several streams", shared],
-                 ["cached", "of the prompt cache", state("cached") || 0], ["aside", "set aside", aside],
-                 ["free", "free", state("free") - aside]];
-  const pages = kinds.reduce((sum, [, , n]) => sum + n, 0);
-  const canvas = $("pages"), style = getComputedStyle(document.documentElement), columns = 40, side = 8;
-  const each = Math.max(1, Math.ceil(pages / (columns * 50)));
-  const squares = kinds.flatMap(([kind, , n]) => Array(Math.ceil(n / each)).fill(kind));
-  canvas.width = columns * side;
-  canvas.height = Math.max(1, Math.ceil(squares.length / columns)) * side;
-  const pen = canvas.getContext("2d");
-  squares.forEach((kind, i) => {
-    pen.fillStyle = style.getPropertyValue("--" + kind);
-    pen.fillRect((i % columns) * side, Math.floor(i / columns) * side, side - 1, side - 1);
+// ---- lanes, the queue and the pool, from /state ----
+
+const LANE_COLORS = ["#b4551d", "#2f6f8f", "#6b7d1f", "#8a4a8f", "#1f7d6b", "#a5352f", "#5a5fb0", "#8f6f2f"];
+
+function laneColor(lane) {
+  return LANE_COLORS[lane % LANE_COLORS.length];
+}
+
+function share(part, whole) {
+  const bar = element("span", "bar"), fill = element("span");
+  fill.style.width = `${whole > 0 ? Math.min(100, (100 * part) / whole) : 0}%`;
+  bar.append(fill);
+  return bar;
+}
+
+// One row a lane: who is on it, and how far the request is.
+function showLanes(state) {
+  const rows = [];
+  for (let lane = 0; lane < state.n_lane; lane++) {
+    const r = state.lanes.find((l) => l.lane === lane);
+    const row = element("li", r ? "" : "quiet"), mark = element("span", "mark", String(lane));
+    mark.style.background = r ? laneColor(lane) : "var(--free)";
+    row.append(mark);
+    if (!r) {
+      row.append(element("span", "", "free"));
+    } else {
+      const prompt = r.state === "prompt", resumed = r.resumed ? `, ${r.resumed} resumed` : "";
+      row.append(element("span", "", `request ${r.request}: ` + (prompt
+        ? `prompt ${r.prompt_done} of ${r.prompt}${resumed}` : `reply ${r.reply} of ${r.longest}, prompt ${r.prompt}${resumed}`)));
+      row.append(prompt ? share(r.prompt_done, r.prompt) : share(r.reply, r.longest));
+    }
+    rows.push(row);
+  }
+  $("lanes").replaceChildren(...rows);
+}
+
+function showQueue(state) {
+  $("queue-part").hidden = state.n_waiting === 0;
+  const rows = state.waiting.slice(0, 8).map((r) =>
+    element("li", "", `request ${r.request}, prompt ${r.prompt}: ${r.reason}, ${(r.ms / 1000).toFixed(1)} s`));
+  if (state.n_waiting > rows.length) rows.push(element("li", "quiet", `and ${state.n_waiting - rows.length} more`));
+  $("queue").replaceChildren(...rows);
+}
+
+const PAGE_KINDS = [["shared", "read by several requests"], ["cached", "of the prompt cache alone"],
+                    ["state", "of lanes' and kept states"], ["free", "free"]];
+
+// The map's entry for each page, or for as many as an entry stands for: a kind, or {lane, stored}.
+function pageCells(pages) {
+  return pages.map.flatMap(([n, what]) => {
+    const lane = /^(\d+)(\+?)$/.exec(what);
+    return Array(n).fill(lane ? { lane: Number(lane[1]), stored: !lane[2] } : { kind: what });
   });
-  const named = kinds.filter(([, , n]) => n > 0);
-  canvas.setAttribute("aria-label", `${pages} pages: ` + named.map(([, name, n]) => `${n} ${name}`).join(", "));
-  $("legend").replaceChildren(...named.map(([kind, name, n]) => element("li", kind, `${n} ${name}`)));
-  if (each > 1) $("legend").append(element("li", "quiet", `a square is ${each} pages`));
+}
+
+// One square a page, in the order in which they lie in memory; pages of a lane in its colour, and only outlined where
+// nothing is stored in them yet.
+function showPool(state) {
+  const pages = state.pages;
+  $("pool").hidden = !pages || pages.n === 0;
+  if ($("pool").hidden) return;
+  const cells = pageCells(pages), style = getComputedStyle(document.documentElement), canvas = $("pages");
+  const columns = cells.length > 800 ? 64 : 32, side = cells.length > 800 ? 5 : 10;
+  canvas.width = columns * side;
+  canvas.height = Math.max(1, Math.ceil(cells.length / columns)) * side;
+  const pen = canvas.getContext("2d");
+  cells.forEach((cell, i) => {
+    const x = (i % columns) * side, y = Math.floor(i / columns) * side;
+    pen.fillStyle = pen.strokeStyle = cell.kind ? style.getPropertyValue("--" + cell.kind) : laneColor(cell.lane);
+    if (cell.kind || cell.stored) pen.fillRect(x, y, side - 1, side - 1);
+    else pen.strokeRect(x + 0.5, y + 0.5, side - 2, side - 2);
+  });
+  const count = (is) => cells.filter(is).length * pages.each;
+  const named = state.lanes.map((l) => ({ color: laneColor(l.lane), text: `lane ${l.lane}, request ${l.request}: `
+    + `${count((c) => c.lane === l.lane && c.stored)} in use, ${count((c) => c.lane === l.lane && !c.stored)} claimed` }));
+  for (const [kind, text] of PAGE_KINDS) {
+    const n = count((c) => c.kind === kind);
+    if (n > 0) named.push({ color: style.getPropertyValue("--" + kind), text: `${n} ${text}` });
+  }
+  canvas.setAttribute("aria-label", `${pages.n} pages of ${pages.rows} positions: ` + named.map((n) => n.text).join("; "));
+  $("legend").replaceChildren(...named.map(({ color, text }) => {
+    const row = element("li"), mark = element("span", "mark");
+    mark.style.background = color;
+    row.append(mark, text);
+    return row;
+  }));
+  $("pool-note").textContent = `${pages.n} pages of ${pages.rows} positions` + (pages.each > 1 ? `; a square is ${pages.each} of them` : "");
+}
+
+function showMachine(state) {
+  $("machine").hidden = !state;
+  if (!state) return;
+  showLanes(state);
+  showQueue(state);
+  showPool(state);
 }
 
 async function get(path) {
@@ -432,6 +494,11 @@ async function look() {
     metrics = parseMetrics(await (await get("/metrics")).text());
   } catch {}
   showState(metrics, health);
+  let state = null;
+  try {
+    state = await (await get("/state")).json();
+  } catch {}
+  showMachine(state);
 }
 
 async function introduce() {
@@ -453,4 +520,4 @@ $("key").addEventListener("change", introduce);
 $("key-form").addEventListener("submit", (event) => event.preventDefault());
 introduce();
 look();
-setInterval(look, 1000);
+const looking = setInterval(look, 1000);
