@@ -13,21 +13,22 @@ may_include() {
     model) echo base ops format ;;
     engine) echo base ops memory model format/tokenizer.h format/detokenizer.h format/stopper.h format/masker.h ;;
     gate) echo base ops format model engine memory ;;
+    measure) echo base ops format model engine memory gate/child.h ;;
     server) echo base format engine ;;
     hub) echo base format ;;
-    cli | bench) echo base ops format cpu cuda memory model engine gate server hub cli ;;
+    cli | bench) echo base ops format cpu cuda memory model engine gate measure server hub cli ;;
     check) echo base ops cpu/device_cpu.h cuda/device.h cuda/device_cuda.h ;;
-    tests) echo base ops format cpu cuda memory model engine gate server hub cli check tests ;;
+    tests) echo base ops format cpu cuda memory model engine gate measure server hub cli check tests ;;
     esac
 }
 
 # The only folders that may include a library's header.
 may_use() {
     case $1 in
-    cuda*.h | cublas*.h | mma.h) echo cuda ;;
+    cuda*.h | cublas*.h | mma.h) echo cuda bench ;;
     microhttpd.h) echo server ;;
     histedit.h | editline/*) echo cli ;;
-    jansson.h) echo format model gate server hub cli bench tests ;;
+    jansson.h) echo format model gate measure server hub cli bench tests ;;
     curl/*) echo hub ;;
     pcre2.h | utf8proc.h) echo format tests ;;
     openssl/*) echo format engine server hub cli bench tests ;;

@@ -40,7 +40,7 @@ const struct engine_info *bench_engine_info(const struct bench_engine *b) { retu
 // ---- starting ----
 
 enum status bench_arm_init(struct bench_arm *a, struct bench_engine *shared, const struct arm *arm, struct error *e) {
-    static const char *const of_device[] = {"backend", "device", "threads", "compute"};
+    static const char *const of_device[] = {"backend", "device", "threads", "compute", "drafter", "drafter-bits"};
     *a = (struct bench_arm){.shared = shared, .arm = arm, .options = *shared->options};
     for (int i = 0; i < arm->n_settings; i++) {
         const struct arm_setting *s = &arm->settings[i];
@@ -120,6 +120,7 @@ static enum status submit(struct engine *e, uint64_t key, int n, int32_t first, 
                                .history_end = total,
                                .max_tokens = max_tokens,
                                .ignore_eos = true,
+                               .draft = true,
                                .draw = {.top_p = 1, .repetition = 1, .n_top = -1}};
     enum status s = engine_submit(e, &p, out, error);
     free(ids);

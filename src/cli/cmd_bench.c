@@ -31,7 +31,7 @@ struct bench {
     struct bench_arm in_process[ARMS_MAX];
     struct served served[ARMS_MAX];
     struct client clients[ARMS_MAX];
-    char numbers[8][32]; // of the servers' flags
+    char numbers[16][32]; // of the servers' flags
     double bandwidth;
     char what[512];
     char about[ARMS_MAX * ARM_SETTINGS_TEXT + 1024];
@@ -71,13 +71,17 @@ static void pass_on(struct bench *b, struct served *s) {
                  {"--memory", NULL, o->memory_bytes},
                  {"--kv-memory", NULL, o->kv_memory_bytes},
                  {"--context", NULL, o->context},
-                 {"--parallel", NULL, o->parallel}};
+                 {"--parallel", NULL, o->parallel},
+                 {"--mtp-drafts", NULL, o->mtp_drafts}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (known[i].text == NULL && known[i].number == 0) continue;
         if (known[i].text == NULL) snprintf(b->numbers[n], sizeof b->numbers[n], "%lld", (long long)known[i].number);
         s->flags[s->n_flags++] = known[i].flag;
         s->flags[s->n_flags++] = known[i].text != NULL ? known[i].text : b->numbers[n++];
     }
+    if (strcmp(o->drafter, "auto") != 0) s->flags[s->n_flags++] = "--drafter", s->flags[s->n_flags++] = o->drafter;
+    if (strcmp(o->drafter_bits, "4") != 0) s->flags[s->n_flags++] = "--drafter-bits", s->flags[s->n_flags++] = "0";
+    if (o->no_drafts) s->flags[s->n_flags++] = "--no-drafts";
     if (isnan(o->cache_gib)) return;
     snprintf(b->numbers[n], sizeof b->numbers[n], "%.9f", o->cache_gib);
     s->flags[s->n_flags++] = "--prompt-cache-gib";
@@ -160,8 +164,10 @@ static enum status measure_memory(struct bench *b, struct error *e) {
 // By which rounds of several runs belong together.
 static void describe(struct bench *b) {
     const struct options *o = b->o;
-    int n = snprintf(b->about, sizeof b->about, "%s; %s; kv %s, context %lld, parallel %lld, pass rows %lld", b->what,
-                     TF_VERSION, o->kv_dtype, (long long)o->context, (long long)o->parallel, (long long)o->pass_rows);
+    int n =
+        snprintf(b->about, sizeof b->about, "%s; %s; kv %s, context %lld, parallel %lld, pass rows %lld, drafter %s%s",
+                 b->what, TF_VERSION, o->kv_dtype, (long long)o->context, (long long)o->parallel,
+                 (long long)o->pass_rows, o->drafter, o->no_drafts ? ", no drafts" : "");
     for (int i = 2; i < b->n_arms && n < (int)sizeof b->about; i++) {
         char text[ARM_SETTINGS_TEXT];
         arm_write(&b->arms[i], text);
@@ -222,6 +228,16 @@ static enum status run(struct bench *b, bool *red, struct error *e) {
     return s == STATUS_OK ? report(b, red, e) : s;
 }
 
+static int run_acceptance(const struct options *o) {
+    struct error e;
+    const char *dir;
+    enum status s = options_find_model(o->n_args > 1 ? o->args[1] : NULL, &dir, &e);
+    if (s == STATUS_OK) s = bench_acceptance(o, dir, &e);
+    if (s == STATUS_OK) return 0;
+    fprintf(stderr, "tokenfold: %s\n", e.text);
+    return s == STATUS_INVALID ? EXIT_USAGE : EXIT_FAILED;
+}
+
 int cmd_bench(int argc, char **argv) {
     struct options o;
     struct error e;
@@ -233,6 +249,7 @@ int cmd_bench(int argc, char **argv) {
         fprintf(stderr, "tokenfold: bench takes one MODEL at most\n");
         return EXIT_USAGE;
     }
+    if (acceptance) return run_acceptance(&o);
     struct bench *b = calloc(1, sizeof *b);
     if (b != NULL) b->o = &o;
     enum status s = b != NULL ? run(b, &red, &e) : error_memory(&e);

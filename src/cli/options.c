@@ -162,6 +162,8 @@ static void set_defaults(struct options *o, enum verb verb) {
         .parallel = verb == VERB_BENCH ? 0 : 4, // of bench: as its cells need
         .queue = 256,
         .drain_seconds = 30,
+        .drafter = "auto",
+        .drafter_bits = "4",
         .retries = 5,
         .backend = "auto",
         .compute = "auto",

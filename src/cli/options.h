@@ -71,6 +71,12 @@ struct options {
     struct options_list arms;
     const char *url, *url_model, *url_key, *append, *svg;
     bool in_process;
+    bool no_drafts;
+    const char *drafter;        // "auto", "mtp", "none" or a folder
+    const char *drafter_bits;   // "4", "0"
+    int64_t mtp_drafts;         // most of a chain; 0: what is measured to be best
+    int64_t window;             // rows of every window; 0: what is measured to be best
+    const char *documents;      // of bench acceptance
     double cache_gib;           // of the prompt cache in host memory; NaN: its default
     const char *share_prefixes; // "all" or "per-key"
     bool controls;              // of gate

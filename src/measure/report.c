@@ -115,6 +115,9 @@ enum status report_write_table(const struct report *r, struct buffer *out, struc
                       "interval of 95 %%\nlies beyond 0 and beyond the A/A's; \"seen from\" is how far apart arms had "
                       "to be for that.\n",
                       least);
+    if (r->n_arms > 1 && statistics_critical(least) < 0)
+        buffer_append_text(out,
+                           "So few rounds have no interval of 95 %: what stands there is the least and the most.\n");
     return s == STATUS_OK && out->failed ? error_memory(e) : s;
 }
 
