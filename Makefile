@@ -10,7 +10,7 @@ CC := gcc
 endif
 
 # A layer may use those before it (tools/layers.sh checks the includes).
-LAYERS := base format ops cpu cuda memory model engine gate server hub cli
+LAYERS := base format ops cpu cuda memory model engine gate measure server hub cli
 
 WARN    := -Wall -Wextra -Wshadow -Werror -Wstrict-prototypes -Wmissing-prototypes -Wvla
 CFLAGS  += -std=c17 -D_GNU_SOURCE -Isrc -I. $(WARN) -fno-math-errno -ffp-contract=off -fno-common -pthread -DTF_VERSION='"$(VERSION)"'
@@ -84,8 +84,8 @@ MAIN_OBJECTS := $O/src/cli/main.o
 all: build/tokenfold $(if $(wildcard check/*.c),build/tf-cpu-test)
 
 # build/NAME points at the build of it that was asked for last.
-.PHONY: build/tokenfold build/tf-cpu-test build/tf-cuda-test build/tf-cpu-bench
-build/tokenfold build/tf-cpu-test build/tf-cuda-test build/tf-cpu-bench: build/%: $O/%
+.PHONY: build/tokenfold build/tf-cpu-test build/tf-cuda-test build/tf-cpu-bench build/tf-cuda-bench
+build/tokenfold build/tf-cpu-test build/tf-cuda-test build/tf-cpu-bench build/tf-cuda-bench: build/%: $O/%
 	@mkdir -p build
 	@ln -sf $(patsubst build/%,%,$O)/$* $@
 
@@ -107,9 +107,15 @@ $O/tf-cuda-test: $(CUDA_CHECK_OBJECTS) $(CHECK_ARCHIVES)
 	$(link) $(CUDA_CHECK_OBJECTS) -Wl,--start-group $(CHECK_ARCHIVES) -Wl,--end-group $(CUDA_LIBS) -lpthread -lm
 
 # Times of the CPU's operations at real shapes. Its measurements of arithmetic are compiled for what their names end in.
-BENCH_OBJECTS := $(patsubst %.c,$O/%.o,$(sort $(wildcard bench/*.c)))
+BENCH_OBJECTS := $(patsubst %.c,$O/%.o,$(filter-out bench/kernels_cuda.c,$(sort $(wildcard bench/*.c))))
 $O/tf-cpu-bench: $(BENCH_OBJECTS) $(CHECK_ARCHIVES)
 	$(link) $(BENCH_OBJECTS) -Wl,--start-group $(CHECK_ARCHIVES) -Wl,--end-group $(CUDA_LIBS) -lpthread -lm
+
+# Times of the CUDA kernels, attention beside its twin without pages. Needs nvcc, make and a GPU, no more.
+CUDA_BENCH_OBJECTS := $(patsubst %.cu,$O/%.o,$(sort $(wildcard bench/*.cu))) $O/bench/kernels_cuda.o $O/src/measure/statistics.o
+$O/tf-cuda-bench: $(CUDA_BENCH_OBJECTS) $(CHECK_ARCHIVES)
+	$(if $(CUDA_SKIPPED),$(error tf-cuda-bench needs the CUDA code: $(CUDA_SKIPPED)))
+	$(link) $(CUDA_BENCH_OBJECTS) -Wl,--start-group $(CHECK_ARCHIVES) -Wl,--end-group $(CUDA_LIBS) -lpthread -lm
 
 # SHAPES: 0.8b, 2b, 27b; all when not given.
 .PHONY: bench-kernels
@@ -154,6 +160,9 @@ compile_cuda = @$(NVCC) $(NVCCFLAGS) -Xptxas -v -gencode arch=compute_$1,code=sm
     2>$(@:.o=.res) || { cat $(@:.o=.res) >&2; exit 1; }
 
 $O/src/cuda/%.o: src/cuda/%.cu $O/flags
+	@mkdir -p $(@D) && echo "  nvcc  $<"
+	$(call compile_cuda,90)
+$O/bench/%.o: bench/%.cu $O/flags
 	@mkdir -p $(@D) && echo "  nvcc  $<"
 	$(call compile_cuda,90)
 
@@ -230,6 +239,7 @@ help:
 	@echo "make abuse | soak                   the long tests: malformed input by the thousand; hours of load"
 	@echo "make test-structured                random schemas by the hundred from both shipped models, and their cost to other replies"
 	@echo "make bench-kernels SHAPES=0.8b      times of the CPU's operations, and their share of what the machine can do"
+	@echo "make build/tf-cuda-bench             the same of the CUDA kernels; run it where there is a GPU"
 	@echo "make fuzz FUZZ=NAME FUZZ_SECONDS=60 search for new inputs with libFuzzer (all targets when FUZZ is not given)"
 	@echo "make cuda-all                       compile the CUDA code for every architecture"
 	@echo "make cuda-resources [RECORD=1]      registers, spills and shared memory of the kernels against the record"

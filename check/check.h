@@ -19,7 +19,8 @@ struct subject {
     char name[64];
     struct device *device;
     struct device *others[2];
-    struct ops ops; // the device's, with a fault planted in one place or none
+    struct ops ops;    // the device's, with a fault planted in one place or none
+    bool matrix_units; // a GPU's: products are of fp16 in prompts and of bf16, in one or two terms, elsewhere
 };
 
 // What one program tests. Each program links one definition.
@@ -65,11 +66,10 @@ struct fault {
     const char *name;
     void (*plant)(struct ops *ops);
 };
-
-extern const struct suite suite_linear, suite_linear_prompt, suite_embed, suite_norm, suite_swiglu, suite_qk_store,
-    suite_qk_store_e4m3, suite_attention, suite_attention_prompt, suite_attention_e4m3, suite_attention_prompt_e4m3,
-    suite_conv, suite_delta, suite_delta_prompt, suite_router, suite_experts, suite_draw, suite_block_conv,
-    suite_block_attention;
+extern const struct suite suite_linear, suite_linear_prompt, suite_linear_prompt_terms, suite_embed, suite_norm,
+    suite_swiglu, suite_qk_store, suite_qk_store_e4m3, suite_attention, suite_attention_prompt, suite_attention_e4m3,
+    suite_attention_prompt_e4m3, suite_conv, suite_delta, suite_delta_prompt, suite_router, suite_experts, suite_draw,
+    suite_block_conv, suite_block_attention;
 
 // ---- report.c ----
 
@@ -78,7 +78,7 @@ static inline const struct ops *ops_of(const struct run *r, const struct device 
     return d == r->subject->device ? &r->subject->ops : d->ops;
 }
 
-extern const struct tolerance element_f32, element_bf16, sum_f32, sum_16_bits, sum_bf16;
+extern const struct tolerance element_f32, element_bf16, sum_f32, sum_16_bits, sum_fp16, sum_bf16;
 // Of results in the activation type: made by few operations an element, or by sums (linears, attention, recurrences).
 const struct tolerance *tolerance_element(const struct run *r);
 const struct tolerance *tolerance_sum(const struct run *r);
@@ -134,6 +134,8 @@ struct weight_spec {
     int bits, group;
     int64_t n_out, n_in;
 };
+// As tolerance_sum, of a product with a weight matrix.
+const struct tolerance *tolerance_product(const struct run *r, enum form form, const struct weight_spec *spec);
 // A host weight and its exact values [n_out * n_in].
 struct weight values_weight(struct run *r, uint64_t seed, const struct weight_spec *spec, double **values);
 const char *weight_name(const struct weight_spec *spec);

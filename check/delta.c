@@ -8,12 +8,12 @@ const struct tolerance delta_bf16 = {"delta-bf16", 3e-2, 1.6e-2, 8e-3};
 const struct tolerance delta_state_f32 = {"delta-state-f32", 1e-4, 1e-4, 1e-5};
 const struct tolerance delta_state_bf16 = {"delta-state-bf16", 3e-2, 1.6e-2, 5e-3};
 
-const struct tolerance *delta_tolerance(const struct run *r) {
-    return r->subject->device->activation == DTYPE_F32 ? &delta_f32 : &delta_bf16;
-}
+static bool is_fp32(const struct subject *s) { return s->device->activation == DTYPE_F32 && !s->matrix_units; }
+
+const struct tolerance *delta_tolerance(const struct run *r) { return is_fp32(r->subject) ? &delta_f32 : &delta_bf16; }
 
 const struct tolerance *delta_state_tolerance(const struct run *r) {
-    return r->subject->device->activation == DTYPE_F32 ? &delta_state_f32 : &delta_state_bf16;
+    return is_fp32(r->subject) ? &delta_state_f32 : &delta_state_bf16;
 }
 
 struct delta_data delta_make(struct run *r, uint64_t seed, const struct delta_shape *shape, int n_row,

@@ -17,6 +17,7 @@ static const struct suite *const suites[] = {
     &suite_swiglu,
     &suite_linear,
     &suite_linear_prompt,
+    &suite_linear_prompt_terms,
     &suite_qk_store,
     &suite_attention,
     &suite_attention_prompt,

@@ -59,7 +59,8 @@ static struct attention_data make_data(struct run *r, const struct attention_cas
         data.stored[i] = make_stored(r, c, kv, i);
     }
     size_t n = (size_t)(data.n_row * c->n_head * c->head_dim);
-    data.q = values_normal(r, 81, n, c->peak, d->activation);
+    // Matrix units take queries in the precision of the keys.
+    data.q = values_normal(r, 81, n, c->peak, r->subject->matrix_units ? DTYPE_BF16 : d->activation);
     data.qg = values_normal(r, 82, 2 * n, 1, d->activation);
     return data;
 }

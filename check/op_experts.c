@@ -4,7 +4,8 @@
 #include <string.h>
 
 #define MAX_ROWS    200
-#define MAX_EXPERTS 16
+#define MAX_EXPERTS 260
+#define MAX_WIDTH   384
 
 // Router weights: fp32 sums in every compute mode, and one softmax.
 static const struct tolerance router_weights = {"router-weights", 1e-4, 1e-4, 1e-5};
@@ -136,6 +137,8 @@ static void run_router(struct run *r) {
     router_case(r, &(struct experts_case){FORM_ROWS, 1, 16, 1, 256, 0, bf16, q8, false}, false);
     router_case(r, &(struct experts_case){FORM_PROMPT, 200, 16, 4, 128, 0, q8, q8, false}, false);
     router_case(r, &(struct experts_case){FORM_PROMPT, 65, 16, 16, 512, 0, bf16, q8, false}, true);
+    router_case(r, &(struct experts_case){FORM_ROWS, 9, 258, 8, 320, 0, q8, q8, false}, false);
+    router_case(r, &(struct experts_case){FORM_PROMPT, 70, 258, 8, 320, 0, q8, q8, false}, false);
 }
 
 static void router_more(struct device *d, const struct router_args *a) {
@@ -183,10 +186,10 @@ const struct suite suite_router = {"experts",
                                    router_faults,
                                    4,
                                    {.max_rows = 200,
-                                    .max_round_rows = 8,
+                                    .max_round_rows = 9,
                                     .max_in = 512,
-                                    .max_out = 16,
-                                    .n_expert = 16,
+                                    .max_out = 258,
+                                    .n_expert = 258,
                                     .n_used = 16,
                                     .expert_width = 1}};
 
@@ -199,6 +202,13 @@ struct experts_data {
     struct weight gate[MAX_EXPERTS], up[MAX_EXPERTS], down[MAX_EXPERTS];
     double *gate_values[MAX_EXPERTS], *up_values[MAX_EXPERTS], *down_values[MAX_EXPERTS];
 };
+
+static const struct tolerance *tolerance_of(const struct run *r, const struct experts_case *c) {
+    const struct tolerance *gate = tolerance_product(r, c->form, &c->gate),
+                           *down = tolerance_product(r, c->form, &c->down);
+    if (r->subject->device->compute == COMPUTE_INT8) return &experts_int8;
+    return gate->rel_l2 > down->rel_l2 ? gate : down;
+}
 
 static struct experts_data make_experts(struct run *r, const struct experts_case *c) {
     enum dtype t = r->subject->device->activation;
@@ -225,7 +235,7 @@ static struct experts_data make_experts(struct run *r, const struct experts_case
 static void oracle_expert(const struct experts_data *data, int t, int e, double weight, double *sum) {
     const struct experts_case *c = data->c;
     const float *x = data->x + t * c->hidden;
-    double h[256];
+    double h[MAX_WIDTH];
     for (int64_t o = 0; o < c->width; o++) {
         double gate = 0, up = 0;
         for (int64_t i = 0; i < c->hidden; i++) {
@@ -296,8 +306,7 @@ static void experts_case(struct run *r, const struct experts_case *c) {
     struct device *d = r->subject->device;
     size_t n = (size_t)(c->n_row * c->hidden);
     float *all = call_experts(r, d, &data, 0, c->n_row);
-    expect_close(r, "outputs", all, oracle_experts(r, &data), n,
-                 d->compute == COMPUTE_INT8 ? &experts_int8 : tolerance_sum(r));
+    expect_close(r, "outputs", all, oracle_experts(r, &data), n, tolerance_of(r, c));
     if (case_done(r)) return;
     for (int i = 0; i < 2; i++)
         if (r->subject->others[i] != NULL)
@@ -313,9 +322,11 @@ static void run_experts(struct run *r) {
     struct weight_spec q4 = {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, 0, 0}, q8 = {WEIGHT_AFFINE, DTYPE_F16, 8, 32, 0, 0};
     struct weight_spec bf16 = {WEIGHT_PLAIN, DTYPE_BF16, 0, 0, 0, 0};
     experts_case(r, &(struct experts_case){FORM_ROWS, 5, 8, 3, 128, 64, q4, q8, false});
+    experts_case(r, &(struct experts_case){FORM_ROWS, 5, 8, 3, 128, 128, q4, q4, false});
     if (r->hunting) return;
     experts_case(r, &(struct experts_case){FORM_ROWS, 1, 4, 2, 64, 128, q4, q4, true});
     experts_case(r, &(struct experts_case){FORM_ROWS, 17, 8, 2, 96, 40, bf16, bf16, true});
+    experts_case(r, &(struct experts_case){FORM_ROWS, 21, 6, 2, 640, MAX_WIDTH, q4, q4, true});
     experts_case(r, &(struct experts_case){FORM_PROMPT, 65, 16, 4, 128, 128, q4, q4, true});
     experts_case(r, &(struct experts_case){FORM_PROMPT, 129, 6, 2, 192, 96, bf16, q8, false});
 }
@@ -392,9 +403,9 @@ const struct suite suite_experts = {"experts",
                                     faults,
                                     7,
                                     {.max_rows = 129,
-                                     .max_round_rows = 17,
-                                     .max_in = 192,
-                                     .max_out = 192,
+                                     .max_round_rows = 21,
+                                     .max_in = 640,
+                                     .max_out = 640,
                                      .n_expert = 16,
                                      .n_used = 4,
-                                     .expert_width = 128}};
+                                     .expert_width = MAX_WIDTH}};

@@ -114,7 +114,7 @@ static void call_linear(struct run *r, struct device *d, const struct linear_dat
 static const struct tolerance *tolerance_of(const struct run *r, const struct linear_case *c, int part) {
     bool is_int8 = r->subject->device->compute == COMPUTE_INT8 && c->specs[part].kind == WEIGHT_AFFINE;
     if (is_int8) return c->form == FORM_ROWS ? &int8_codes : &int8_rounding;
-    return tolerance_sum(r);
+    return tolerance_product(r, c->form, &c->specs[part]);
 }
 
 static void compare_rows(struct run *r, struct device *d, const struct linear_data *data, const char *what,
@@ -217,6 +217,9 @@ static void run_rows(struct run *r) {
         one_weight(r, FORM_ROWS, n_rows[i], plain(DTYPE_BF16, 65, 192), true, false);
     }
     one_weight(r, FORM_ROWS, 3, affine(4, 64, DTYPE_BF16, 700, 1024), true, true);
+    // Sums that no number of workers shares evenly, and more tiles of outputs than a GPU has places.
+    one_weight(r, FORM_ROWS, 20, affine(4, 64, DTYPE_BF16, 300, 2176), true, false);
+    one_weight(r, FORM_ROWS, 9, affine(4, 64, DTYPE_BF16, 8800, 1024), false, true);
 }
 
 static void run_prompt(struct run *r) {
@@ -314,8 +317,20 @@ static const struct fault faults[] = {
 };
 
 const struct suite suite_linear = {
-    "linear", "linear", run_rows, faults, 9, {.max_rows = 1, .max_round_rows = 64, .max_in = 1024, .max_out = 700}};
+    "linear", "linear", run_rows, faults, 9, {.max_rows = 1, .max_round_rows = 64, .max_in = 2176, .max_out = 8800}};
 const struct suite suite_linear_prompt = {
     "prompt",   "linear-prompt",
     run_prompt, faults,
     9,          {.max_rows = 200, .max_round_rows = 1, .max_in = 1024, .max_out = 200}};
+
+// As a model with experts has it, where a GPU's rows have two terms. Elsewhere nothing is different.
+static void run_prompt_terms(struct run *r) {
+    if (r->hunting || r->subject->matrix_units) run_prompt(r);
+}
+const struct suite suite_linear_prompt_terms = {
+    "prompt",
+    "linear-prompt-experts",
+    run_prompt_terms,
+    faults,
+    9,
+    {.max_rows = 200, .max_round_rows = 1, .max_in = 1024, .max_out = 200, .n_expert = 8}};

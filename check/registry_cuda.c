@@ -16,7 +16,7 @@ static int open_all(struct subject *out, int max) {
             return 0;
         }
         d->kv = kv_types[i];
-        out[n] = (struct subject){.device = d, .ops = *d->ops};
+        out[n] = (struct subject){.device = d, .ops = *d->ops, .matrix_units = true};
         snprintf(out[n].name, sizeof out[n].name, "%.40s, %s kv", d->name, d->kv == DTYPE_E4M3 ? "e4m3" : "bf16");
         n++;
     }

@@ -1,7 +1,8 @@
 // attention in FORM_PROMPT: one head and 64 rows a block, each warp 16 of them, over tiles of 64 keys from position 0
 // on. A row's chain meets every tile up to its own position; a tile that is read for the sake of later rows alone has
 // weights of exactly 0 and leaves a row's bits as they are.
-#include "cuda/attention_shared.cuh"
+#include "cuda/attention_codes.cuh"
+#include "cuda/attention_tiles.cuh"
 
 #define ROWS    64
 #define THREADS 128
@@ -111,7 +112,7 @@ __device__ __forceinline__ void store_rows(const struct attention_job &job, cons
     }
 }
 
-template <int D>
+template <int D, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS) attention_prompt_kernel(const __grid_constant__ attention_job job) {
     extern __shared__ __align__(16) char memory[];
     struct prompt_shared<D> *s = (struct prompt_shared<D> *)memory;
@@ -130,39 +131,49 @@ static __global__ void __launch_bounds__(THREADS) attention_prompt_kernel(const 
     int my_position = lane.position + row0 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
     struct chain_state st = {{-INFINITY, -INFINITY}, {0, 0}};
     float acc[D / 8][4] = {};
-    find_rows<D>(job, pages, kv_head, 0, end, &s->rows[0]);
+    int page = tile_page<WHOLE>(job, pages, 0, end), next_page = tile_page<WHOLE>(job, pages, CUDA_TILE_KEYS, end);
+    find_rows<D, WHOLE>(job, pages, page, kv_head, 0, end, &s->rows[0]);
     __syncthreads();
-    fetch_tile<D, THREADS>(job, &s->rows[0], 0, min(CUDA_TILE_KEYS, end), s->k);
+    fetch_tile<D, WHOLE, THREADS>(job, &s->rows[0], tile_start<D, WHOLE>(job, page, kv_head, 0), 0,
+                                  min(CUDA_TILE_KEYS, end), s->k);
     copies_commit();
     int buffer = 0;
     for (int key0 = 0; key0 < end; key0 += CUDA_TILE_KEYS, buffer ^= 1) {
+        int next = key0 + CUDA_TILE_KEYS, page_after = tile_page<WHOLE>(job, pages, next + CUDA_TILE_KEYS, end);
         copies_wait<0>();
         __syncthreads();
-        fetch_tile<D, THREADS>(job, &s->rows[buffer], v_offset, min(CUDA_TILE_KEYS, end - key0), s->v);
+        fetch_tile<D, WHOLE, THREADS>(job, &s->rows[buffer], tile_start<D, WHOLE>(job, page, kv_head, key0), v_offset,
+                                      min(CUDA_TILE_KEYS, end - key0), s->v);
         copies_commit();
-        find_rows<D>(job, pages, kv_head, key0 + CUDA_TILE_KEYS, end, &s->rows[buffer ^ 1]);
+        find_rows<D, WHOLE>(job, pages, next_page, kv_head, next, end, &s->rows[buffer ^ 1]);
+        widen_tile<D, THREADS>(job, s->k);
         float c[8][4], fade[2];
         score_tile<D>(s, c);
         __syncthreads();
-        int next = key0 + CUDA_TILE_KEYS;
-        if (next < end) fetch_tile<D, THREADS>(job, &s->rows[buffer ^ 1], 0, min(CUDA_TILE_KEYS, end - next), s->k);
+        if (next < end)
+            fetch_tile<D, WHOLE, THREADS>(job, &s->rows[buffer ^ 1],
+                                          tile_start<D, WHOLE>(job, next_page, kv_head, next), 0,
+                                          min(CUDA_TILE_KEYS, end - next), s->k);
         copies_commit();
         int visible[2];
         for (int i = 0; i < 2; i++) visible[i] = max(0, min(CUDA_TILE_KEYS, my_position + 8 * i + 1 - key0));
         weigh_tile(job, &s->rows[buffer], visible, c, &st, fade);
         copies_wait<1>();
         __syncthreads();
+        widen_tile<D, THREADS>(job, s->v);
         add_values<D>(s, c, fade, acc);
+        page = next_page;
+        next_page = page_after;
     }
     copies_wait<0>();
     store_rows<D>(job, lane, row0, h, st, acc);
 }
 
-template <int D> static void launch(struct cuda_device *d, const struct attention_job &job, int n_row) {
+template <int D, bool WHOLE> static void launch(struct cuda_device *d, const struct attention_job &job, int n_row) {
     size_t bytes = sizeof(struct prompt_shared<D>);
-    cudaFuncSetAttribute(attention_prompt_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaFuncSetAttribute(attention_prompt_kernel<D, WHOLE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     dim3 grid((unsigned)job.n_head, (unsigned)ceil_div(n_row, ROWS));
-    attention_prompt_kernel<D><<<grid, THREADS, bytes, d->stream>>>(job);
+    attention_prompt_kernel<D, WHOLE><<<grid, THREADS, bytes, d->stream>>>(job);
     cuda_launched(d, "attention, prompt");
 }
 
@@ -170,15 +181,24 @@ void attention_prompt(struct cuda_device *d, const struct attention_args *a, str
     must(a->batch->n_lane == 1);
     int n_row = a->batch->lanes[0].n_row;
     switch (a->head_dim) {
-    case 16: launch<16>(d, *job, n_row); break;
-    case 32: launch<32>(d, *job, n_row); break;
-    case 64: launch<64>(d, *job, n_row); break;
-    case 128: launch<128>(d, *job, n_row); break;
+#ifndef TF_ATTENTION_FLAT
+    case 16: launch<16, false>(d, *job, n_row); break;
+    case 32: launch<32, false>(d, *job, n_row); break;
+    case 64: launch<64, false>(d, *job, n_row); break;
+    case 128: launch<128, false>(d, *job, n_row); break;
+#endif
     default:
         must(a->head_dim == 256);
-        launch<256>(d, *job, n_row);
+        (has_whole_tiles(job) ? launch<256, true> : launch<256, false>)(d, *job, n_row);
         break;
     }
+}
+
+// Of pages that hold whole tiles and whose size is a power of two; -1: others.
+static int page_shift(int page_rows) {
+    int shift = 0;
+    while ((1 << shift) < page_rows) shift++;
+    return (1 << shift) == page_rows && page_rows >= CUDA_TILE_KEYS ? shift : -1;
 }
 
 void cuda_attention(struct device *base, const struct attention_args *a) {
@@ -186,8 +206,12 @@ void cuda_attention(struct device *base, const struct attention_args *a) {
     const struct batch_view *b = cuda_batch(d, a->batch);
     if (d->failure != cudaSuccess || b->n_row == 0) return;
     must(a->kv.dtype == DTYPE_BF16 || a->kv.dtype == DTYPE_E4M3); // products are of bf16, so fp32 would be no better
-    struct attention_job job = {*b,       a->q, a->qg, a->out, a->kv, a->n_head, a->n_kv_head, a->n_head / a->n_kv_head,
-                                a->scale, NULL, 0,     0,      0};
+    uintptr_t places = (uintptr_t)a->kv.pages | (uintptr_t)a->kv.page_bytes | (uintptr_t)a->kv.layer_offset;
+    struct attention_job job = {
+        *b,   a->q, a->qg, a->out, a->kv, a->n_head, a->n_kv_head, a->n_head / a->n_kv_head, a->scale,
+        NULL, 0,    0,     0,      0,     0};
+    job.page_shift = page_shift(a->kv.page_rows);
+    job.code_bytes = places % 16 == 0 ? 16 : 8;
     if (a->batch->form == FORM_ROWS)
         attention_rows(d, a, &job);
     else

@@ -2,7 +2,8 @@
 // queries that share it; it runs their chains over the chunk's tiles of 64 keys. A second kernel merges the chunks of
 // each query in order. Chunks begin at multiples of 512 whatever the lane's length, and queries are rows of the matrix
 // product, so that a query's bits depend on itself and its keys only.
-#include "cuda/attention_shared.cuh"
+#include "cuda/attention_codes.cuh"
+#include "cuda/attention_tiles.cuh"
 
 #define THREADS 128
 #define QUERIES 16
@@ -88,7 +89,30 @@ template <int D, int N> __device__ __forceinline__ void add_values(struct rows_s
     }
 }
 
-template <int D>
+// The chunk's results of this block's queries.
+template <int D, int N>
+__device__ __forceinline__ void store_parts(const struct attention_job &job, const struct lane_entry &lane,
+                                            const struct rows_shared<D> *s, int query0, int kv_head, int n_chunk,
+                                            const float acc[N][2][4]) {
+    int n_query = lane.n_row * job.r;
+    int l = threadIdx.x % 32;
+    for (int n = 0; n < N; n++)
+        for (int i = 0; i < 8; i++) {
+            int q = query0 + l / 4 + i / 2 % 2 * 8,
+                col = (threadIdx.x / 32 + 4 * n) * 16 + i / 4 * 8 + 2 * (l % 4) + i % 2;
+            if (q >= n_query || col >= D) continue;
+            int64_t part =
+                (lane.part_base - job.first_part + (int64_t)(q / job.r) * n_chunk + blockIdx.x) * job.n_head +
+                kv_head * job.r + q % job.r;
+            float *to = job.parts + part * (D + 2);
+            to[2 + col] = acc[n][i / 4][i % 4];
+            if (col > 0) continue;
+            to[0] = s->max[q - query0];
+            to[1] = s->sum[q - query0];
+        }
+}
+
+template <int D, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS) attention_rows_kernel(const __grid_constant__ attention_job job) {
     constexpr int N = (D + 63) / 64;
     extern __shared__ __align__(16) char memory[];
@@ -116,45 +140,42 @@ static __global__ void __launch_bounds__(THREADS) attention_rows_kernel(const __
     int my_row = (query0 + threadIdx.x / 8) / job.r; // of the query that this thread weighs keys for
     int64_t v_offset = value_offset(job, D);
     float acc[N][2][4] = {};
-    find_rows<D>(job, pages, kv_head, first_key, end, &s->rows[0]);
+    int page = tile_page<WHOLE>(job, pages, first_key, end),
+        next_page = tile_page<WHOLE>(job, pages, first_key + CUDA_TILE_KEYS, end);
+    find_rows<D, WHOLE>(job, pages, page, kv_head, first_key, end, &s->rows[0]);
     __syncthreads();
-    fetch_tile<D, THREADS>(job, &s->rows[0], 0, min(CUDA_TILE_KEYS, end - first_key), s->k);
+    fetch_tile<D, WHOLE, THREADS>(job, &s->rows[0], tile_start<D, WHOLE>(job, page, kv_head, first_key), 0,
+                                  min(CUDA_TILE_KEYS, end - first_key), s->k);
     copies_commit();
     int buffer = 0;
     for (int key0 = first_key; key0 < end; key0 += CUDA_TILE_KEYS, buffer ^= 1) {
-        fetch_tile<D, THREADS>(job, &s->rows[buffer], v_offset, min(CUDA_TILE_KEYS, end - key0), s->v);
+        int next = key0 + CUDA_TILE_KEYS, page_after = tile_page<WHOLE>(job, pages, next + CUDA_TILE_KEYS, end);
+        fetch_tile<D, WHOLE, THREADS>(job, &s->rows[buffer], tile_start<D, WHOLE>(job, page, kv_head, key0), v_offset,
+                                      min(CUDA_TILE_KEYS, end - key0), s->v);
         copies_commit();
-        find_rows<D>(job, pages, kv_head, key0 + CUDA_TILE_KEYS, end, &s->rows[buffer ^ 1]);
+        find_rows<D, WHOLE>(job, pages, next_page, kv_head, next, end, &s->rows[buffer ^ 1]);
         copies_wait<1>();
         __syncthreads();
+        widen_tile<D, THREADS>(job, s->k);
         score_tile<D>(job, s, buffer);
         __syncthreads();
-        int next = key0 + CUDA_TILE_KEYS;
-        if (next < end) fetch_tile<D, THREADS>(job, &s->rows[buffer ^ 1], 0, min(CUDA_TILE_KEYS, end - next), s->k);
+        if (next < end)
+            fetch_tile<D, WHOLE, THREADS>(job, &s->rows[buffer ^ 1],
+                                          tile_start<D, WHOLE>(job, next_page, kv_head, next), 0,
+                                          min(CUDA_TILE_KEYS, end - next), s->k);
         copies_commit();
         weigh_tile<D>(job, s, buffer, job.unseen - key0,
                       max(0, min(CUDA_TILE_KEYS, lane.position + my_row + 1 - key0)));
         copies_wait<1>();
         __syncthreads();
+        widen_tile<D, THREADS>(job, s->v);
         add_values<D, N>(s, acc);
         __syncthreads();
+        page = next_page;
+        next_page = page_after;
     }
     copies_wait<0>();
-    int l = threadIdx.x % 32;
-    for (int n = 0; n < N; n++)
-        for (int i = 0; i < 8; i++) {
-            int q = query0 + l / 4 + i / 2 % 2 * 8,
-                col = (threadIdx.x / 32 + 4 * n) * 16 + i / 4 * 8 + 2 * (l % 4) + i % 2;
-            if (q >= n_query || col >= D) continue;
-            int64_t part =
-                (lane.part_base - job.first_part + (int64_t)(q / job.r) * n_chunk + blockIdx.x) * job.n_head +
-                kv_head * job.r + q % job.r;
-            float *to = job.parts + part * (D + 2);
-            to[2 + col] = acc[n][i / 4][i % 4];
-            if (col > 0) continue;
-            to[0] = s->max[q - query0];
-            to[1] = s->sum[q - query0];
-        }
+    store_parts<D, N>(job, lane, s, query0, kv_head, n_chunk, acc);
 }
 
 // One block a query: its chunks' results, folded in order.
@@ -182,7 +203,7 @@ template <int D> static __global__ void merge_kernel(const __grid_constant__ att
 }
 
 // Lanes [first, last) at once: their parts fit into the scratch.
-template <int D>
+template <int D, bool WHOLE>
 static void run_lanes(struct cuda_device *d, struct attention_job *job, const struct batch *b, int first, int last) {
     int64_t n_chunk = 1, n_row = 1;
     for (int i = first; i < last; i++) {
@@ -191,10 +212,10 @@ static void run_lanes(struct cuda_device *d, struct attention_job *job, const st
     }
     job->first_lane = first;
     size_t bytes = sizeof(struct rows_shared<D>);
-    cudaFuncSetAttribute(attention_rows_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaFuncSetAttribute(attention_rows_kernel<D, WHOLE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     dim3 grid((unsigned)n_chunk, (unsigned)(job->n_kv_head * ceil_div(n_row * job->r, QUERIES)),
               (unsigned)(last - first));
-    cuda_start(d, "attention, rows", attention_rows_kernel<D>, grid, THREADS, bytes, *job);
+    cuda_start(d, "attention, rows", attention_rows_kernel<D, WHOLE>, grid, THREADS, bytes, *job);
     int row0 = b->lanes[first].row0, end = b->lanes[last - 1].row0 + b->lanes[last - 1].n_row;
     dim3 merge((unsigned)(end - row0), (unsigned)job->n_head);
     unsigned threads = D < 32 ? 32 : D;
@@ -227,13 +248,15 @@ void attention_rows(struct cuda_device *d, const struct attention_args *a, struc
         job->first_part = base;
         base += n;
         switch (a->head_dim) {
-        case 16: run_lanes<16>(d, job, b, first, last); break;
-        case 32: run_lanes<32>(d, job, b, first, last); break;
-        case 64: run_lanes<64>(d, job, b, first, last); break;
-        case 128: run_lanes<128>(d, job, b, first, last); break;
+#ifndef TF_ATTENTION_FLAT
+        case 16: run_lanes<16, false>(d, job, b, first, last); break;
+        case 32: run_lanes<32, false>(d, job, b, first, last); break;
+        case 64: run_lanes<64, false>(d, job, b, first, last); break;
+        case 128: run_lanes<128, false>(d, job, b, first, last); break;
+#endif
         default:
             must(a->head_dim == 256);
-            run_lanes<256>(d, job, b, first, last);
+            (has_whole_tiles(job) ? run_lanes<256, true> : run_lanes<256, false>)(d, job, b, first, last);
             break;
         }
     }

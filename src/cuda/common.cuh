@@ -49,6 +49,8 @@ struct blas_state; // linear_expanded.cu
 struct cuda_device {
     struct device base;
     int index, n_processors, major, minor;
+    size_t shared_bytes; // of a processor
+    unsigned *arrived;   // on the device: blocks of a kernel that are done, 0 between kernels
     bool unified;
     cudaStream_t stream;
     cudaError_t failure; // the first; later calls do nothing

@@ -6,7 +6,7 @@
 //   2. each head and block of columns, one chunk after another: D = U - W S, O = e^G Q S + QK D, S = e^(G_n) S + ...
 //   3. each row: output norm and gate
 // Rows after row i enter its sums as products with exact zeros, so that a row of a partial chunk has the bits it has in
-// a full one. Products are of fp32 values rounded to ten bits (tf32), sums and states fp32.
+// a full one. Products are of fp32 values cut into two terms of bf16 (device.cuh), sums and states fp32.
 #include "cuda/delta.cuh"
 
 #define N            CUDA_DELTA_ROWS
@@ -16,12 +16,12 @@
 #define COLUMNS      32                  // of a state that a block carries
 #define STATE_PITCH  (COLUMNS + 8)
 
-// Results of step 1 of one (chunk, head), in scratch; tf32 where they are only multiplied.
+// Results of step 1 of one (chunk, head), in scratch; cut into terms where they are only multiplied.
 struct chunk_terms {
-    float *q, *k, *w; // [N][Dk]: e^G q, e^(G_n - G) k, W
-    float *u;         // [N][Dv]
-    float *qk;        // [N][N]
-    float *decay;     // e^(G_n)
+    uint32_t *q, *k, *w; // [N][Dk]: e^G q, e^(G_n - G) k, W
+    uint32_t *qk;        // [N][N]
+    float *u;            // [N][Dv]
+    float *decay;        // e^(G_n)
 };
 
 struct prompt_job {
@@ -38,12 +38,12 @@ static __host__ __device__ int64_t terms_size_of(int64_t key_dim, int64_t value_
 static __device__ __forceinline__ struct chunk_terms terms_of(const struct prompt_job &p, int chunk, int head) {
     const struct delta_shape &s = p.job.shape;
     struct chunk_terms t;
-    t.q = p.terms + ((int64_t)chunk * s.n_value_head + head) * p.terms_size;
+    t.q = (uint32_t *)p.terms + ((int64_t)chunk * s.n_value_head + head) * p.terms_size;
     t.k = t.q + N * s.key_dim;
     t.w = t.k + N * s.key_dim;
-    t.u = t.w + N * s.key_dim;
-    t.qk = t.u + N * s.value_dim;
-    t.decay = t.qk + N * N;
+    t.qk = t.w + N * s.key_dim;
+    t.u = (float *)(t.qk + N * N);
+    t.decay = t.u + N * s.value_dim;
     return t;
 }
 
@@ -52,8 +52,6 @@ struct terms_shared {
     float a[N][N + 4];
     float sum_g[N], beta[N];
 };
-
-static __device__ __forceinline__ uint32_t bits_of(float x) { return __float_as_uint(x); }
 
 // Queries, keys and gates of the chunk; rows after the last are zeros with decay 1.
 static __device__ __forceinline__ void load_chunk(const struct prompt_job &p, int chunk, int head,
@@ -84,22 +82,18 @@ static __device__ __forceinline__ void load_chunk(const struct prompt_job &p, in
 
 // Both triangles: warp w has rows [16 (w / 2), ...) and columns [32 (w % 2), ...).
 static __device__ __forceinline__ void multiply_triangles(const struct delta_shape &s, struct terms_shared *sh,
-                                                          float *qk) {
+                                                          uint32_t *qk) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, i0 = warp / 2 * 16,
         j0 = warp % 2 * 32;
     float kk_sum[4][4] = {}, qk_sum[4][4] = {};
-    for (int k = 0; k < s.key_dim; k += 8) {
-        uint32_t ak[4], aq[4];
-        for (int h = 0; h < 4; h++) {
-            int row = i0 + g + h % 2 * 8, col = k + c + h / 2 * 4;
-            ak[h] = to_tf32(sh->k[row][col]);
-            aq[h] = to_tf32(sh->q[row][col]);
-        }
+    for (int k = 0; k < s.key_dim; k += 16) {
+        struct terms_a ak = split_a([&](int row, int i) { return cut_terms(sh->k[i0 + row][k + i]); });
+        struct terms_a aq = split_a([&](int row, int i) { return cut_terms(sh->q[i0 + row][k + i]); });
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            uint32_t b0 = to_tf32(sh->k[j0 + 8 * j + g][k + c]), b1 = to_tf32(sh->k[j0 + 8 * j + g][k + c + 4]);
-            mma_tf32(kk_sum[j], ak, b0, b1);
-            mma_tf32(qk_sum[j], aq, b0, b1);
+            struct terms_b b = split_b([&](int i, int col) { return cut_terms(sh->k[j0 + 8 * j + col][k + i]); });
+            mma_terms(kk_sum[j], ak, b);
+            mma_terms(qk_sum[j], aq, b);
         }
     }
     for (int j = 0; j < 4; j++)
@@ -107,7 +101,7 @@ static __device__ __forceinline__ void multiply_triangles(const struct delta_sha
             int row = i0 + g + h / 2 * 8, col = j0 + 8 * j + 2 * c + h % 2;
             float decay = col <= row ? expf(sh->sum_g[row] - sh->sum_g[col]) : 0.0f;
             sh->a[row][col] = col < row ? sh->beta[row] * decay * kk_sum[j][h] : 0.0f;
-            qk[row * N + col] = col <= row ? __uint_as_float(to_tf32(decay * qk_sum[j][h])) : 0.0f;
+            qk[row * N + col] = col <= row ? cut_terms(decay * qk_sum[j][h]) : 0;
         }
 }
 
@@ -142,8 +136,8 @@ static __global__ void __launch_bounds__(THREADS) delta_terms_kernel(const __gri
     if (threadIdx.x == 0) *terms.decay = expf(last);
     for (int e = threadIdx.x; e < N * s.key_dim; e += THREADS) {
         int i = e / s.key_dim, k = e % s.key_dim;
-        terms.q[e] = __uint_as_float(to_tf32(expf(sh->sum_g[i]) * sh->q[i][k]));
-        terms.k[e] = i < n ? __uint_as_float(to_tf32(expf(last - sh->sum_g[i]) * sh->k[i][k])) : 0.0f;
+        terms.q[e] = cut_terms(expf(sh->sum_g[i]) * sh->q[i][k]);
+        terms.k[e] = i < n ? cut_terms(expf(last - sh->sum_g[i]) * sh->k[i][k]) : 0;
     }
     int col = threadIdx.x, key = col - s.value_dim;
     if (key >= s.key_dim) return;
@@ -163,44 +157,39 @@ static __global__ void __launch_bounds__(THREADS) delta_terms_kernel(const __gri
         if (key < 0)
             terms.u[i * s.value_dim + col] = x[i];
         else
-            terms.w[i * s.key_dim + key] = __uint_as_float(to_tf32(x[i]));
+            terms.w[i * s.key_dim + key] = cut_terms(x[i]);
     }
 }
 
 struct state_shared {
-    float first[N][PITCH], second[N][PITCH]; // W then K; Q
-    float state[DELTA_MAX_DIM][STATE_PITCH], d[N][STATE_PITCH];
+    uint32_t first[N][PITCH], second[N][PITCH]; // W then K; Q
+    uint32_t state[DELTA_MAX_DIM][STATE_PITCH], d[N][STATE_PITCH];
 };
 
-static __device__ __forceinline__ void fetch_rows(float (*to)[PITCH], const float *from, int key_dim) {
+static __device__ __forceinline__ void fetch_rows(uint32_t (*to)[PITCH], const uint32_t *from, int key_dim) {
     int pieces = key_dim / 4;
     for (int e = threadIdx.x; e < N * pieces; e += THREADS) copy16(&to[e / pieces][e % pieces * 4], from + e * 4, 16);
 }
 
-// c += rows [i0, i0 + 16) of x [.., n_inner] times columns [n0, n0 + 16) of y [n_inner, ..]; both tf32.
-static __device__ __forceinline__ void multiply_16(float c[2][4], const float *x, int x_pitch, const float *y,
+// c += rows [i0, i0 + 16) of x [.., n_inner] times columns [n0, n0 + 16) of y [n_inner, ..]; both cut into terms.
+static __device__ __forceinline__ void multiply_16(float c[2][4], const uint32_t *x, int x_pitch, const uint32_t *y,
                                                    int n_inner) {
-    int lane = threadIdx.x % 32, g = lane / 4, k = lane % 4;
-    for (int i = 0; i < n_inner; i += 8) {
-        uint32_t a[4] = {bits_of(x[g * x_pitch + i + k]), bits_of(x[(g + 8) * x_pitch + i + k]),
-                         bits_of(x[g * x_pitch + i + k + 4]), bits_of(x[(g + 8) * x_pitch + i + k + 4])};
+    for (int k = 0; k < n_inner; k += 16) {
+        struct terms_a a = split_a([&](int row, int i) { return x[row * x_pitch + k + i]; });
         for (int j = 0; j < 2; j++)
-            mma_tf32(c[j], a, bits_of(y[(i + k) * STATE_PITCH + 8 * j + g]),
-                     bits_of(y[(i + k + 4) * STATE_PITCH + 8 * j + g]));
+            mma_terms(c[j], a, split_b([&](int i, int col) { return y[(k + i) * STATE_PITCH + 8 * j + col]; }));
     }
 }
 
 // This warp's 16 keys of the state: state = decay * state + K^T D.
 static __device__ __forceinline__ void update_state(float state[4][4], float decay, const struct state_shared *sh,
                                                     int key0) {
-    int lane = threadIdx.x % 32, g = lane / 4, k = lane % 4;
     for (int j = 0; j < 4; j++)
         for (int h = 0; h < 4; h++) state[j][h] *= decay;
-    for (int i = 0; i < N; i += 8) {
-        uint32_t a[4] = {bits_of(sh->first[i + k][key0 + g]), bits_of(sh->first[i + k][key0 + g + 8]),
-                         bits_of(sh->first[i + k + 4][key0 + g]), bits_of(sh->first[i + k + 4][key0 + g + 8])};
+    for (int k = 0; k < N; k += 16) {
+        struct terms_a a = split_a([&](int row, int i) { return sh->first[k + i][key0 + row]; });
         for (int j = 0; j < 4; j++)
-            mma_tf32(state[j], a, bits_of(sh->d[i + k][8 * j + g]), bits_of(sh->d[i + k + 4][8 * j + g]));
+            mma_terms(state[j], a, split_b([&](int i, int col) { return sh->d[k + i][8 * j + col]; }));
     }
 }
 
@@ -227,7 +216,7 @@ static __device__ __forceinline__ void correct_values(const struct prompt_job &p
         for (int h = 0; h < 4; h++) {
             int row = i0 + g + h / 2 * 8, col = n0 + 8 * j + 2 * c + h % 2;
             float u = col0 + col < value_dim ? terms.u[row * value_dim + col0 + col] : 0.0f;
-            sh->d[row][col] = __uint_as_float(to_tf32(u - ws[j][h]));
+            sh->d[row][col] = cut_terms(u - ws[j][h]);
         }
 }
 
@@ -267,7 +256,7 @@ static __global__ void __launch_bounds__(THREADS) delta_state_kernel(const __gri
         fetch_rows(sh->second, terms.q, s.key_dim);
         copies_commit();
         each_element(s, key0, col0, state,
-                     [&](int key, int col, float &x, bool) { sh->state[key][col] = __uint_as_float(to_tf32(x)); });
+                     [&](int key, int col, float &x, bool) { sh->state[key][col] = cut_terms(x); });
         copies_wait<0>();
         __syncthreads();
         correct_values(p, terms, sh, i0, n0, col0);

@@ -177,6 +177,7 @@ static void cuda_destroy(struct device *base) {
     upload_ring_close(&d->tables);
     upload_ring_close(&d->lists);
     cudaFree(d->scratch);
+    cudaFree(d->arrived);
     if (d->stream != NULL) cudaStreamDestroy(d->stream);
     free(d);
 }
@@ -194,11 +195,14 @@ static void fill_device(struct cuda_device *d, const struct cuda_device_info *in
     d->major = info->major;
     d->minor = info->minor;
     d->n_processors = info->n_processors;
+    int shared_bytes = 0;
+    cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, d->index);
+    d->shared_bytes = (size_t)shared_bytes;
     d->unified = info->unified;
     d->base.ops = &cuda_ops;
     d->base.name = d->name;
     d->base.compute = COMPUTE_BF16;
-    d->base.activation = DTYPE_BF16;
+    d->base.activation = DTYPE_F32;
     d->base.kv = DTYPE_BF16;
     d->base.memory = cuda_memory;
     d->base.alloc = cuda_alloc;
@@ -225,8 +229,10 @@ extern "C" enum status cuda_device_create(int index, struct device **out, struct
     d->index = index;
     fill_device(d, &info);
     cudaError_t code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    if (code == cudaSuccess) code = cudaMalloc(&d->arrived, sizeof *d->arrived);
+    if (code == cudaSuccess) code = cudaMemsetAsync(d->arrived, 0, sizeof *d->arrived, d->stream);
     if (code != cudaSuccess) {
-        free(d);
+        cuda_destroy(&d->base);
         return device_error(code, "be opened", e);
     }
     blas_open(d);

@@ -1,9 +1,10 @@
-// Owns the small device functions that kernels share: typed loads and stores, reductions, copies into shared memory and
-// the matrix instructions.
+// Owns the small device functions that kernels share: typed loads and stores, reductions, the order of kernels, and
+// copies into shared memory.
 #ifndef TF_CUDA_DEVICE_CUH
 #define TF_CUDA_DEVICE_CUH
 
 #include "cuda/common.cuh"
+#include "cuda/matrix.cuh"
 #include <cuda_fp16.h>
 
 __device__ __forceinline__ float load_float(const void *p, enum dtype t, int64_t i) {
@@ -35,6 +36,12 @@ __device__ __forceinline__ float warp_sum(float x) {
     for (int step = 16; step > 0; step >>= 1) x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;
 }
+
+// fp32 whose rows all start at 16-byte boundaries.
+static __host__ __device__ inline bool rows_are_wide(const struct tensor &t) {
+    return t.dtype == DTYPE_F32 && (uintptr_t)t.data % 16 == 0 && t.stride % 4 == 0;
+}
+
 __device__ __forceinline__ float warp_max(float x) {
     for (int step = 16; step > 0; step >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;
@@ -75,8 +82,6 @@ __device__ __forceinline__ void begin_kernel() {
 
 // ---- copies from global to shared memory that go on while the thread works ----
 
-__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
 // Copies `bytes` (0..16) and fills the rest of the 16 with zeros. Both addresses are 16-byte aligned.
 __device__ __forceinline__ void copy16(void *to, const void *from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
@@ -87,50 +92,30 @@ __device__ __forceinline__ void copy4(void *to, const void *from, int bytes) {
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;"); }
 template <int N> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
 
-// ---- matrix instructions: c += a b, a [16, 16] by rows, b [16, 8] by columns, c [16, 8] ----
-
-__device__ __forceinline__ void mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// c = a b
-__device__ __forceinline__ void mma_bf16_first(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%10,%10,%10,%10};"
-                 : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
-}
-
-// As above over [16, 8] and [8, 8] of fp32 rounded to 10 bits.
-__device__ __forceinline__ void mma_tf32(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ uint32_t to_tf32(float x) {
-    uint32_t r;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
-    return r;
-}
-
-__device__ __forceinline__ void load_matrices(uint32_t r[4], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row)));
-}
-__device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row)));
-}
+// ---- pairs of 16-bit values, and rows ----
 
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *(uint32_t *)&pair;
+}
+__device__ __forceinline__ float2 unpack_bf16(uint32_t pair) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
+    __half2 pair = __floats2half2_rn(low, high);
+    return *(uint32_t *)&pair;
+}
+__device__ __forceinline__ float2 unpack_f16(uint32_t pair) { return __half22float2(*(__half2 *)&pair); }
+
+// Eight elements from column i on, a multiple of 8; zeros after the last column. wide: rows_are_wide.
+__device__ __forceinline__ void load_eight(const struct tensor &x, bool wide, int64_t row, int64_t i, float v[8]) {
+    if (wide && i + 8 <= x.n_col) {
+        const float4 *from = (const float4 *)((const float *)x.data + row * x.stride + i);
+        *(float4 *)v = from[0];
+        *(float4 *)(v + 4) = from[1];
+        return;
+    }
+    for (int k = 0; k < 8; k++) v[k] = i + k < x.n_col ? tensor_load(x, row, i + k) : 0.0f;
 }
 
 #endif

@@ -1,8 +1,11 @@
-// Owns turning stored weights into bf16 in registers, 32 at a time.
+// Owns turning stored weights into fp16 in registers, 32 at a time, for products in FORM_PROMPT. Each is multiplied by
+// EXPANDED_SCALE, so that small ones keep their bits; products take that back.
 #ifndef TF_CUDA_EXPAND_CUH
 #define TF_CUDA_EXPAND_CUH
 
 #include "cuda/units.cuh"
+
+#define EXPANDED_SCALE 16.0f // of weights: fp16 then has all bits of those from 4e-6 to 4094
 
 template <int BITS> __host__ __device__ constexpr int raw_words() { return element_bits<BITS>(); }
 
@@ -48,44 +51,58 @@ template <int BITS> __device__ __forceinline__ uint32_t raw_code(const uint32_t 
     return v & ((1u << (BITS % 32)) - 1);
 }
 
-// round(q * scale + bias) with one rounding: bf16 arithmetic fuses the two where all three are bf16.
-__device__ __forceinline__ uint32_t scale_pair(uint32_t codes, __nv_bfloat162 scale, __nv_bfloat162 bias) {
-    __nv_bfloat162 v = __hfma2(*(__nv_bfloat162 *)&codes, scale, bias);
+// A pair of codes, from 1024 + q: exact in fp16, and so is taking the 1024 away.
+__device__ __forceinline__ __half2 half_codes(uint32_t pair) {
+    pair |= 0x64006400u;
+    return __hsub2(*(__half2 *)&pair, __floats2half2_rn(1024.0f, 1024.0f));
+}
+
+// round(q * scale + bias) with one rounding: scales and biases of 8 bits are exact in fp16.
+__device__ __forceinline__ uint32_t scale_pair(uint32_t codes, __half2 scale, __half2 bias) {
+    __half2 v = __hfma2(half_codes(codes), scale, bias);
     return *(uint32_t *)&v;
 }
 
+__device__ __forceinline__ __half2 half_scale(float x) { return __float2half2_rn(x * EXPANDED_SCALE); }
+
+__device__ __forceinline__ uint32_t pack_weights(float low, float high) {
+    return pack_f16(low * EXPANDED_SCALE, high * EXPANDED_SCALE);
+}
+
 // The pairs (0, 1), (2, 3), ... of eight 4-bit codes.
-__device__ __forceinline__ void four_bit_pairs(uint32_t word, __nv_bfloat162 scale, __nv_bfloat162 bias,
-                                               uint32_t out[4]) {
+__device__ __forceinline__ void four_bit_pairs(uint32_t word, __half2 scale, __half2 bias, uint32_t out[4]) {
     uint32_t split[4];
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-        split[j] = scale_pair(codes_minus_128(((word >> 4 * j) & 0x000f000fu) | 0x43004300u), scale, bias);
+    for (int j = 0; j < 4; j++) split[j] = scale_pair((word >> 4 * j) & 0x000f000fu, scale, bias);
     out[0] = __byte_perm(split[0], split[1], 0x5410);
     out[1] = __byte_perm(split[2], split[3], 0x5410);
     out[2] = __byte_perm(split[0], split[1], 0x7632);
     out[3] = __byte_perm(split[2], split[3], 0x7632);
 }
 
-// 32 weights as bf16, in order.
+// 32 weights, in order.
 template <int BITS>
 __device__ __forceinline__ void expand_raw(const uint32_t raw[], enum dtype type, float scale, float bias,
                                            uint32_t out[16]) {
     if constexpr (BITS == CLASS_BF16) {
 #pragma unroll
-        for (int i = 0; i < 16; i++) out[i] = raw[i];
+        for (int i = 0; i < 16; i++) {
+            float2 v = unpack_bf16(raw[i]);
+            out[i] = pack_weights(v.x, v.y);
+        }
     } else if constexpr (BITS == CLASS_F16) {
 #pragma unroll
         for (int i = 0; i < 16; i++) {
             float2 v = __half22float2(*(const __half2 *)&raw[i]);
-            out[i] = pack_bf16(v.x, v.y);
+            out[i] = pack_weights(v.x, v.y);
         }
     } else if constexpr (BITS == CLASS_F32) {
 #pragma unroll
-        for (int i = 0; i < 16; i++) out[i] = pack_bf16(__uint_as_float(raw[2 * i]), __uint_as_float(raw[2 * i + 1]));
+        for (int i = 0; i < 16; i++)
+            out[i] = pack_weights(__uint_as_float(raw[2 * i]), __uint_as_float(raw[2 * i + 1]));
     } else {
-        if (type == DTYPE_BF16 && BITS < 8) {
-            __nv_bfloat162 s = __float2bfloat162_rn(scale), b = __float2bfloat162_rn(bias);
+        if (type == DTYPE_BF16) {
+            __half2 s = half_scale(scale), b = half_scale(bias);
             if constexpr (BITS == CLASS_Q4) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) four_bit_pairs(raw[i], s, b, out + 4 * i);
@@ -93,15 +110,15 @@ __device__ __forceinline__ void expand_raw(const uint32_t raw[], enum dtype type
 #pragma unroll
                 for (int i = 0; i < 16; i++) {
                     uint32_t pair = raw_code<BITS>(raw, 2 * i) | raw_code<BITS>(raw, 2 * i + 1) << 16;
-                    out[i] = scale_pair(codes_minus_128(pair | 0x43004300u), s, b);
+                    out[i] = scale_pair(pair, s, b);
                 }
             }
             return;
         }
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            out[i] = pack_bf16(fmaf((float)raw_code<BITS>(raw, 2 * i), scale, bias),
-                               fmaf((float)raw_code<BITS>(raw, 2 * i + 1), scale, bias));
+            out[i] = pack_weights(fmaf((float)raw_code<BITS>(raw, 2 * i), scale, bias),
+                                  fmaf((float)raw_code<BITS>(raw, 2 * i + 1), scale, bias));
     }
 }
 

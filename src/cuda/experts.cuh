@@ -2,6 +2,7 @@
 #ifndef TF_CUDA_EXPERTS_CUH
 #define TF_CUDA_EXPERTS_CUH
 
+#include "cuda/planes.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/weights.cuh"
 
@@ -16,6 +17,44 @@ struct pair_groups {
     struct pair_tile *tile; // [most_tiles]
     int32_t *n_tile;
 };
+
+static inline size_t group_shared_bytes(int n_expert) { return (size_t)(2 * n_expert) * sizeof(int32_t); }
+
+// Lists the pairs, by one block of whole warps; `shared` has group_shared_bytes. Which pair of an expert comes first is
+// left to chance.
+__device__ __forceinline__ void group_pairs(const int32_t *ids, int n_pair, int n_expert, int tile_pairs,
+                                            const struct pair_groups &groups, int32_t *shared) {
+    __shared__ int2 totals[32]; // pairs and tiles of a warp's experts
+    int32_t *count = shared, *first = shared + n_expert;
+    int n_thread = (int)blockDim.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    for (int e = thread; e < n_expert; e += n_thread) count[e] = 0;
+    __syncthreads();
+    for (int i = thread; i < n_pair; i += n_thread) atomicAdd(&count[ids[i]], 1);
+    __syncthreads();
+    int2 before = make_int2(0, 0);
+    for (int e0 = 0; e0 < n_expert; e0 += n_thread) {
+        int e = e0 + thread, n = e < n_expert ? count[e] : 0, n_tile = (n + tile_pairs - 1) / tile_pairs;
+        int2 sum = make_int2(n, n_tile);
+        for (int step = 1; step < 32; step *= 2) {
+            int pairs = __shfl_up_sync(0xffffffffu, sum.x, step), tiles = __shfl_up_sync(0xffffffffu, sum.y, step);
+            if (lane >= step) sum = make_int2(sum.x + pairs, sum.y + tiles);
+        }
+        if (lane == 31) totals[warp] = sum;
+        __syncthreads();
+        int2 at = before;
+        for (int w = 0; w < n_thread / 32; w++) {
+            if (w < warp) at = make_int2(at.x + totals[w].x, at.y + totals[w].y);
+            before = make_int2(before.x + totals[w].x, before.y + totals[w].y);
+        }
+        at = make_int2(at.x + sum.x - n, at.y + sum.y - n_tile);
+        if (e < n_expert) first[e] = at.x;
+        for (int k = 0; k < n_tile; k++)
+            groups.tile[at.y + k] = (struct pair_tile){e, at.x + k * tile_pairs, min(tile_pairs, n - k * tile_pairs)};
+        __syncthreads();
+    }
+    if (thread == 0) *groups.n_tile = before.y;
+    for (int i = thread; i < n_pair; i += n_thread) groups.list[atomicAdd(&first[ids[i]], 1)] = i;
+}
 
 // The experts' matrices of one kind: alike in everything but their place. They lie at equal distances, or else a table
 // has their addresses.
@@ -42,16 +81,32 @@ __device__ __forceinline__ struct weight_view weight_of_expert(const struct expe
 struct expert_product {
     struct expert_weights w[2];
     int n_matrix, x_divisor;
-    const __nv_bfloat16 *x;
-    int64_t x_stride;
-    float *y[2]; // [pair][n_out]
+    const __nv_bfloat16 *x; // FORM_ROWS: as struct prepared
+    int64_t x_stride, x_second;
+    struct prompt_rows rows; // FORM_PROMPT
+    float *y[2];             // [pair][n_out]
     struct pair_groups groups;
     int n_warp;
-    bool usual; // all matrices are of the usual kind (units_q4.cuh)
 };
 
 void experts_product_rows(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles);
 void experts_product_prompt(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles);
+
+// FORM_ROWS where all weights are of the usual kind: experts_q4.cu.
+struct expert_matrices {
+    struct expert_weights gate, up, down;
+};
+struct expert_q4_room {
+    struct plane_rows x;
+    float *gate, *up, *y; // of pairs; they do not overlap
+    struct pair_groups groups;
+    int64_t most_tiles;
+};
+
+bool experts_q4_fit(const struct expert_matrices *w);
+// y of all pairs.
+void experts_q4_rows(struct cuda_device *d, const struct experts_args *a, const struct expert_matrices *w,
+                     const struct expert_q4_room *room);
 
 #define EXPERT_TILE_ROWS   8  // pairs of a tile in FORM_ROWS
 #define EXPERT_TILE_PROMPT 64 // and in FORM_PROMPT

@@ -1,6 +1,5 @@
 // Products of pairs with their experts' matrices, in both forms.
 #include "cuda/experts.cuh"
-#include "cuda/product_q4.cuh"
 #include "cuda/tile_prompt.cuh"
 #include "cuda/tile_rows.cuh"
 
@@ -23,6 +22,7 @@ static __device__ __forceinline__ bool open_tile(const struct expert_product &p,
     t->pairs = p.groups.list + t->tile.first;
     t->y = p.y[blockIdx.z];
     x->row[0] = column < t->tile.n ? p.x + (int64_t)(t->pairs[column] / p.x_divisor) * p.x_stride : NULL;
+    x->second = p.x_second;
     x->sums = NULL;
     x->sums_stride = 0;
     return true;
@@ -30,22 +30,6 @@ static __device__ __forceinline__ bool open_tile(const struct expert_product &p,
 
 static __device__ __forceinline__ void store_sum(const struct rows_tile &t, int n, int64_t o, float sum) {
     if (n < t.tile.n && o < t.w.n_out) t.y[(int64_t)t.pairs[n] * t.w.n_out + o] = sum;
-}
-
-static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS)
-    experts_q4_kernel(const __grid_constant__ expert_product p) {
-    extern __shared__ __align__(16) char shared[];
-    struct rows_tile t;
-    struct rows_source<1> x;
-    begin_kernel();
-    if (!open_tile(p, &t, &x)) return;
-    int64_t o0 = (int64_t)blockIdx.x * 16;
-    int warp = threadIdx.x / 32;
-    float y[1][4];
-    char *stages = shared + warp * Q4_STAGES * Q4_UNIT_BYTES;
-    struct q4_source q = q4_fetch_first(t.w, o0, stages, warp, p.n_warp);
-    q4_sum_units<1, true, false>(q, (int)(t.w.n_in / UNIT_INPUTS), x, stages, warp, p.n_warp, y);
-    add_parts<1>((float *)shared, warp, p.n_warp, y, [&](int m, int n, float sum) { store_sum(t, n, o0 + m, sum); });
 }
 
 template <int BITS, int SG>
@@ -69,12 +53,6 @@ static dim3 rows_grid(const struct expert_product *p, int64_t most_tiles) {
     return dim3((unsigned)ceil_div(p->w[0].first.n_out, 16), (unsigned)most_tiles, (unsigned)p->n_matrix);
 }
 
-static void launch_q4(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
-    size_t bytes = q4_shared_bytes<1>(p->n_warp);
-    cudaFuncSetAttribute(experts_q4_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    cuda_start(d, "experts, rows", experts_q4_kernel, rows_grid(p, most_tiles), 32 * p->n_warp, bytes, *p);
-}
-
 template <int BITS, int SG>
 static void launch_rows(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
     size_t bytes = rows_shared_bytes<BITS, 1>(p->n_warp);
@@ -91,10 +69,6 @@ static void launch_rows_of(struct cuda_device *d, const struct expert_product *p
 }
 
 void experts_product_rows(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
-    if (p->usual) {
-        launch_q4(d, p, most_tiles);
-        return;
-    }
     switch (p->w[0].first.weight_class) {
     case CLASS_Q2: launch_rows_of<2>(d, p, most_tiles); break;
     case CLASS_Q3: launch_rows_of<3>(d, p, most_tiles); break;
@@ -111,7 +85,10 @@ void experts_product_rows(struct cuda_device *d, const struct expert_product *p,
     }
 }
 
-// ---- FORM_PROMPT: up to 64 pairs and 128 outputs a block ----
+// ---- FORM_PROMPT: up to 64 pairs of two terms and 128 outputs a block ----
+
+#define PROMPT_TERMS 2 // prompt_terms of every model that has experts
+#define PROMPT_ROWS  (PROMPT_TERMS * EXPERT_TILE_PROMPT)
 
 template <int BITS>
 static __global__ void __launch_bounds__(PROMPT_THREADS, 2)
@@ -123,21 +100,26 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 2)
     float *y_of = p.y[blockIdx.z];
     const int32_t *pairs = p.groups.list + tile.first;
     int64_t o0 = (int64_t)blockIdx.x * PROMPT_OUTPUTS;
-    struct prompt_sums<EXPERT_TILE_PROMPT> sums;
-    multiply_tile<BITS, EXPERT_TILE_PROMPT>(
-        w, o0, [&](int i) { return i < tile.n ? p.x + (int64_t)(pairs[i] / p.x_divisor) * p.x_stride : NULL; }, shared,
-        sums);
-    each_pair<EXPERT_TILE_PROMPT>(sums, [&](int i, int j, float y0, float y1) {
+    struct prompt_sums<PROMPT_ROWS> sums;
+    auto row_of = [&](int i) -> const __half * {
+        int pair = row_of_tile<PROMPT_TERMS>(i);
+        if (pair >= tile.n) return NULL;
+        return p.rows.rows + (int64_t)(pairs[pair] / p.x_divisor) * p.rows.stride +
+               term_of_tile<PROMPT_TERMS>(i) * p.rows.second;
+    };
+    multiply_tile<BITS, PROMPT_ROWS>(w, o0, row_of, shared, sums);
+    each_pair<PROMPT_ROWS, PROMPT_TERMS>(sums, [&](int i, int j, float y0, float y1) {
         if (i >= tile.n) return;
+        float scale = p.rows.scales[pairs[i] / p.x_divisor] * (1 / EXPANDED_SCALE);
         float *to = y_of + (int64_t)pairs[i] * w.n_out + o0 + j;
-        if (o0 + j < w.n_out) to[0] = y0;
-        if (o0 + j + 1 < w.n_out) to[1] = y1;
+        if (o0 + j < w.n_out) to[0] = y0 * scale;
+        if (o0 + j + 1 < w.n_out) to[1] = y1 * scale;
     });
 }
 
 template <int BITS>
 static void launch_prompt(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
-    size_t bytes = prompt_shared_bytes<EXPERT_TILE_PROMPT>();
+    size_t bytes = prompt_shared_bytes<PROMPT_ROWS>();
     cudaFuncSetAttribute(experts_prompt_kernel<BITS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     dim3 grid((unsigned)ceil_div(p->w[0].first.n_out, PROMPT_OUTPUTS), (unsigned)most_tiles, (unsigned)p->n_matrix);
     experts_prompt_kernel<BITS><<<grid, PROMPT_THREADS, bytes, d->stream>>>(*p);

@@ -1,4 +1,8 @@
-// linear in FORM_PROMPT for large matrices: the weights are expanded to bf16 once a call, and cuBLASLt multiplies.
+// linear in FORM_PROMPT for large matrices: the weights are expanded to fp16 once a call, and cuBLASLt multiplies, once
+// for each term of the rows, adding up in the fp32 outputs.
+//
+// The library knows nothing of the scales of rows. Nearly all of them are 1; the outputs of the others are multiplied
+// afterwards, and a residual of such a row is divided before. Both are exact, since scales are powers of two.
 //
 // One algorithm is chosen for each shape, for the longest pass, without a split of the sum, and used for every number
 // of rows, so that a row's bits do not depend on how many there are. The library is looked for when the device is
@@ -88,9 +92,10 @@ void blas_close(struct cuda_device *d) {
 }
 
 // The library's matrices are by columns: ours, by rows, are their transposes.
-static cublasLtMatrixLayout_t layout(struct blas_state *s, int64_t n_row, int64_t n_col, int64_t stride) {
+static cublasLtMatrixLayout_t layout(struct blas_state *s, cudaDataType_t type, int64_t n_row, int64_t n_col,
+                                     int64_t stride) {
     cublasLtMatrixLayout_t l = NULL;
-    s->f.layout_create(&l, CUDA_R_16BF, (uint64_t)n_col, (uint64_t)n_row, stride);
+    s->f.layout_create(&l, type, (uint64_t)n_col, (uint64_t)n_row, stride);
     return l;
 }
 
@@ -100,8 +105,8 @@ struct layouts {
 
 static struct layouts layouts_of(struct blas_state *s, int64_t n_out, int64_t n_in, int64_t n_row, int64_t x_stride,
                                  int64_t out_stride) {
-    return (struct layouts){layout(s, n_out, n_in, n_in), layout(s, n_row, n_in, x_stride),
-                            layout(s, n_row, n_out, out_stride)};
+    return (struct layouts){layout(s, CUDA_R_16F, n_out, n_in, n_in), layout(s, CUDA_R_16F, n_row, n_in, x_stride),
+                            layout(s, CUDA_R_32F, n_row, n_out, out_stride)};
 }
 
 static void free_layouts(struct blas_state *s, struct layouts *l) {
@@ -146,26 +151,39 @@ static struct blas_shape *shape_of(struct blas_state *s, int64_t n_out, int64_t 
 
 // ---- expansion ----
 
-// Eight 4-bit codes a thread: loads and stores of a warp are contiguous.
-static __global__ void __launch_bounds__(THREADS) expand_q4_kernel(struct weight_view w, __nv_bfloat16 *out) {
-    int64_t words = w.n_in / 8, i = (int64_t)blockIdx.x * THREADS + threadIdx.x, o = blockIdx.y;
-    if (i >= words) return;
-    uint32_t word = __ldg((const uint32_t *)(w.data + o * w.row_bytes) + i), v[4];
-    int64_t g = o * w.n_group + i * 8 / w.group;
-    if (w.dtype == DTYPE_BF16) {
-        four_bit_pairs(word, __bfloat162bfloat162(((const __nv_bfloat16 *)w.scales)[g]),
-                       __bfloat162bfloat162(((const __nv_bfloat16 *)w.biases)[g]), v);
-    } else {
-        float scale = load_float(w.scales, w.dtype, g), bias = load_float(w.biases, w.dtype, g);
-        for (int k = 0; k < 4; k++)
-            v[k] = pack_bf16(fmaf((float)(word >> 8 * k & 15), scale, bias),
-                             fmaf((float)(word >> (8 * k + 4) & 15), scale, bias));
+#define EXPAND_AHEAD 4 // words of eight 4-bit codes a thread
+
+// Rows lie one behind another, so that a word's place in the matrix tells its group. Loads and stores of a warp are
+// contiguous, and a thread's loads are under way together.
+static __global__ void __launch_bounds__(THREADS) expand_q4_kernel(struct weight_view w, int64_t n_word, __half *out) {
+    int64_t first = (int64_t)blockIdx.x * (THREADS * EXPAND_AHEAD) + threadIdx.x;
+    int shift = 31 - __clz(w.group / 8); // words of a group are a power of two
+    uint32_t words[EXPAND_AHEAD];
+    float scale[EXPAND_AHEAD], bias[EXPAND_AHEAD];
+#pragma unroll
+    for (int k = 0; k < EXPAND_AHEAD; k++) {
+        int64_t i = first + k * THREADS, g = i >> shift;
+        if (i >= n_word) break;
+        words[k] = __ldg((const uint32_t *)w.data + i);
+        scale[k] = load_float(w.scales, w.dtype, g);
+        bias[k] = load_float(w.biases, w.dtype, g);
     }
-    *(uint4 *)(out + o * w.n_in + i * 8) = *(uint4 *)v;
+#pragma unroll
+    for (int k = 0; k < EXPAND_AHEAD; k++) {
+        int64_t i = first + k * THREADS;
+        uint32_t v[4];
+        if (i >= n_word) break;
+        if (w.dtype == DTYPE_BF16)
+            four_bit_pairs(words[k], half_scale(scale[k]), half_scale(bias[k]), v);
+        else
+            for (int j = 0; j < 4; j++)
+                v[j] = pack_weights(fmaf((float)(words[k] >> 8 * j & 15), scale[k], bias[k]),
+                                    fmaf((float)(words[k] >> (8 * j + 4) & 15), scale[k], bias[k]));
+        ((uint4 *)out)[i] = *(uint4 *)v;
+    }
 }
 
-template <int BITS>
-static __global__ void __launch_bounds__(THREADS) expand_kernel(struct weight_view w, __nv_bfloat16 *out) {
+template <int BITS> static __global__ void __launch_bounds__(THREADS) expand_kernel(struct weight_view w, __half *out) {
     int64_t k = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 32, o = blockIdx.y;
     if (k >= w.n_in) return;
     uint32_t raw[raw_words<BITS>()], v[16];
@@ -180,29 +198,59 @@ static __global__ void __launch_bounds__(THREADS) expand_kernel(struct weight_vi
     for (int i = 0; i < 4; i++) *(uint4 *)(out + o * w.n_in + k + 8 * i) = *(uint4 *)(v + 4 * i);
 }
 
-template <int BITS> static void launch_expand(struct cuda_device *d, const struct weight_view &w, __nv_bfloat16 *out) {
+template <int BITS> static void launch_expand(struct cuda_device *d, const struct weight_view &w, __half *out) {
     dim3 grid((unsigned)ceil_div(w.n_in, 32 * THREADS), (unsigned)w.n_out);
     expand_kernel<BITS><<<grid, THREADS, 0, d->stream>>>(w, out);
 }
 
-static void expand(struct cuda_device *d, const struct weight_view &w, __nv_bfloat16 *out) {
+static void expand(struct cuda_device *d, const struct weight_view &w, __half *out) {
+    int64_t n_word = w.n_out * w.n_in / 8;
     switch (w.weight_class) {
     case CLASS_Q2: launch_expand<2>(d, w, out); break;
     case CLASS_Q3: launch_expand<3>(d, w, out); break;
     case CLASS_Q4:
-        expand_q4_kernel<<<dim3((unsigned)ceil_div(w.n_in, 8 * THREADS), (unsigned)w.n_out), THREADS, 0, d->stream>>>(
-            w, out);
+        expand_q4_kernel<<<(unsigned)ceil_div(n_word, THREADS * EXPAND_AHEAD), THREADS, 0, d->stream>>>(w, n_word, out);
         break;
     case CLASS_Q5: launch_expand<5>(d, w, out); break;
     case CLASS_Q6: launch_expand<6>(d, w, out); break;
     case CLASS_Q8: launch_expand<8>(d, w, out); break;
+    case CLASS_BF16: launch_expand<CLASS_BF16>(d, w, out); break;
     case CLASS_F16: launch_expand<CLASS_F16>(d, w, out); break;
     default:
         must(w.weight_class == CLASS_F32);
         launch_expand<CLASS_F32>(d, w, out);
         break;
     }
-    cuda_launched(d, "weights to bf16");
+    cuda_launched(d, "weights to fp16");
+}
+
+// ---- scales of rows ----
+
+struct scale_job {
+    struct tensor outs[LINEAR_MAX_PARTS];
+    const float *scales;
+    bool divides;
+};
+
+// One row of one output a block.
+static __global__ void __launch_bounds__(THREADS) scale_kernel(const __grid_constant__ scale_job job) {
+    float scale = job.scales[blockIdx.x];
+    if (scale == 1) return;
+    const struct tensor &out = job.outs[blockIdx.y];
+    if (job.divides) scale = 1 / scale;
+    for (int64_t i = threadIdx.x; i < out.n_col; i += THREADS)
+        ((float *)out.data)[blockIdx.x * out.stride + i] *= scale;
+}
+
+static void scale_rows(struct cuda_device *d, const struct tensor *outs, int n_out, const float *scales, bool divides) {
+    struct scale_job job = {{}, scales, divides};
+    for (int i = 0; i < n_out; i++) job.outs[i] = outs[i];
+    scale_kernel<<<dim3((unsigned)outs[0].n_row, (unsigned)n_out), THREADS, 0, d->stream>>>(job);
+    cuda_launched(d, "scales of rows");
+}
+
+void linear_expanded_finish(struct cuda_device *d, const struct expanded_sum *sum) {
+    if (sum->n_out > 0) scale_rows(d, sum->outs, sum->n_out, sum->x.scales, false);
 }
 
 // ---- the product ----
@@ -210,33 +258,44 @@ static void expand(struct cuda_device *d, const struct weight_view &w, __nv_bflo
 // By shape and layout alone, never by the number of rows.
 bool linear_expanded_fits(struct cuda_device *d, const struct weight *w, const struct tensor &out,
                           const struct tensor &residual) {
-    bool aligned =
-        rows_are_wide(out) && (residual.data == NULL || (rows_are_wide(residual) && residual.stride == out.stride));
+    bool aligned = rows_are_wide(out) && (residual.data == NULL || residual.dtype == DTYPE_F32);
     if (d->blas == NULL || !aligned || w->n_out < LEAST_OUT || w->n_out % 8 != 0 || w->n_in % 32 != 0) return false;
-    bool is_bf16 = w->kind == WEIGHT_PLAIN && w->dtype == DTYPE_BF16; // multiplied where it lies
-    if (is_bf16 && (uintptr_t)w->data % 16 != 0) return false;
-    if (!is_bf16 && expanded_bytes(w->n_out, w->n_in) > d->expanded_bytes) return false;
+    if (expanded_bytes(w->n_out, w->n_in) > d->expanded_bytes) return false;
     struct blas_shape *shape = shape_of(d->blas, w->n_out, w->n_in);
     return shape != NULL && shape->usable;
 }
 
-// room: expanded_bytes of scratch.
-void linear_expanded(struct cuda_device *d, const struct weight *weight, const __nv_bfloat16 *x, int64_t x_stride,
-                     const struct tensor &out, const struct tensor &residual, void *room) {
+// The residual is brought into the output, where the product is added to it.
+static void take_residual(struct cuda_device *d, const struct tensor &out, const struct tensor &residual,
+                          const float *scales) {
+    size_t width = (size_t)out.n_col * sizeof(float);
+    if (residual.data != out.data)
+        cuda_note(d,
+                  cudaMemcpy2DAsync(out.data, (size_t)out.stride * sizeof(float), residual.data,
+                                    (size_t)residual.stride * sizeof(float), width, (size_t)out.n_row,
+                                    cudaMemcpyDeviceToDevice, d->stream),
+                  "copy a residual");
+    scale_rows(d, &out, 1, scales, true);
+}
+
+void linear_expanded(struct cuda_device *d, const struct weight *weight, const struct tensor &out,
+                     const struct tensor &residual, void *room, struct expanded_sum *sum) {
+    const struct prompt_rows *x = &sum->x;
     struct weight_view w = weight_view_of(weight);
     struct blas_state *s = d->blas;
     struct blas_shape *shape = shape_of(s, w.n_out, w.n_in);
-    const void *values = w.data;
-    if (w.weight_class != CLASS_BF16) {
-        expand(d, w, (__nv_bfloat16 *)room);
-        values = room;
+    expand(d, w, (__half *)room);
+    if (residual.data != NULL) take_residual(d, out, residual, x->scales);
+    struct layouts l = layouts_of(s, w.n_out, w.n_in, out.n_row, x->stride, out.stride);
+    float alpha = 1 / EXPANDED_SCALE, beta = residual.data != NULL ? 1 : 0;
+    for (int term = 0; term < (x->second != 0 ? 2 : 1); term++) {
+        cublasStatus_t status =
+            s->f.matmul(s->handle, s->desc, &alpha, room, l.w, x->rows + term * x->second, l.x, &beta, out.data, l.out,
+                        out.data, l.out, &shape->algorithm, NULL, 0, d->stream);
+        if (status != CUBLAS_STATUS_SUCCESS) cuda_note(d, cudaErrorUnknown, "multiply matrices");
+        beta = 1;
     }
-    struct layouts l = layouts_of(s, w.n_out, w.n_in, out.n_row, x_stride, out.stride);
-    float one = 1, beta = residual.data != NULL ? 1 : 0;
-    const void *added = residual.data != NULL ? residual.data : out.data;
-    cublasStatus_t status = s->f.matmul(s->handle, s->desc, &one, values, l.w, x, l.x, &beta, added, l.out, out.data,
-                                        l.out, &shape->algorithm, NULL, 0, d->stream);
     free_layouts(s, &l);
-    if (status != CUBLAS_STATUS_SUCCESS) cuda_note(d, cudaErrorUnknown, "multiply matrices");
     cuda_launched(d, "linear, expanded");
+    sum->outs[sum->n_out++] = out;
 }

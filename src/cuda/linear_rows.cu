@@ -1,7 +1,11 @@
-// linear in FORM_ROWS: see product_rows.cuh and product_q4.cuh. One launch for all parts whose weights are of one
-// class.
+// linear in FORM_ROWS: see product_rows.cuh and, for the usual kind of weights, tile_q4.cuh. One launch for all parts
+// whose weights are of one class.
 #include "cuda/linear.cuh"
-#include "cuda/product_q4.cuh"
+#include "cuda/planes_make.cuh"
+#include "cuda/tile_q4.cuh"
+#include "cuda/tile_rows.cuh"
+
+#define OWN_MOST 65536 // bytes of the planes of one row that a block may hold beside its stages
 
 struct rows_part {
     struct weight_view w;
@@ -17,10 +21,10 @@ struct rows_job {
     int64_t n_row;
 };
 
-static __device__ __forceinline__ void store_sum(const struct rows_job &job, const struct rows_part &part, int64_t t,
-                                                 int64_t o, float sum) {
-    if (t >= job.n_row || o >= part.w.n_out) return;
-    if (job.residual.data != NULL) sum += tensor_load(job.residual, t, o);
+static __device__ __forceinline__ void store_sum(const struct tensor &residual, const struct rows_part &part,
+                                                 int64_t n_row, int64_t t, int64_t o, float sum) {
+    if (t >= n_row || o >= part.w.n_out) return;
+    if (residual.data != NULL) sum += tensor_load(residual, t, o);
     tensor_store(part.out, t, o, sum);
 }
 
@@ -32,6 +36,7 @@ static __device__ __forceinline__ void open_rows(const struct rows_job &job, int
         int64_t t = t0 + 8 * j + lane / 4;
         x->row[j] = t < job.n_row ? job.x.rows + t * job.x.stride : NULL;
     }
+    x->second = job.x.second;
     x->sums = sums + t0 + 2 * (lane % 4);
     x->sums_stride = job.x.n_row_padded;
 }
@@ -54,7 +59,7 @@ static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS) linear_rows_kernel
     open_rows<NT>(job, t0, lane, SG == 32 ? job.x.sums32 : job.x.sums64, &x);
     sum_units<BITS, SG, NT, false>(part.w, o0, x, stages, warp, job.n_warp, y);
     add_parts<NT>((float *)shared, warp, job.n_warp, y,
-                  [&](int m, int n, float sum) { store_sum(job, part, t0 + n, o0 + m, sum); });
+                  [&](int m, int n, float sum) { store_sum(job.residual, part, job.n_row, t0 + n, o0 + m, sum); });
 }
 
 template <int BITS, int SG, int NT>
@@ -93,54 +98,113 @@ static void launch_class(struct cuda_device *d, const struct rows_job &job, int 
     }
 }
 
-// ---- the usual kind of weights: product_q4.cuh ----
+// ---- the usual kind of weights: tile_q4.cuh ----
 
-template <int NT, bool ONES, bool SPLIT>
-static __global__ void __launch_bounds__(32 * ROWS_MAX_WARPS) linear_q4_kernel(const __grid_constant__ rows_job job) {
+struct q4_job {
+    struct rows_part part[LINEAR_MAX_PARTS];
+    int n_part, n_tile, n_unit, tile_outputs;
+    struct tensor residual;
+    struct plane_input in; // OWN: the row itself
+    struct plane_rows x;
+    int64_t n_row;
+};
+
+// OWN: one row, of which each block makes its own planes, in shared memory.
+template <int MT, int NT, bool OWN> struct q4_work {
+    const struct q4_job &job;
+    struct plane_rows own; // OWN: of one row
+    uint2 *room;
+    int t0;
+
+    __device__ __forceinline__ const struct rows_part &part_of(int tile) const {
+        int p = 0;
+        while (p + 1 < job.n_part && tile >= job.part[p + 1].first_tile) p++;
+        return job.part[p];
+    }
+    __device__ __forceinline__ int n_column(int tile) const { return OWN ? 1 : min((int)job.n_row - t0, 8 * NT); }
+    __device__ __forceinline__ struct q4_matrix matrix(int tile, int place) const {
+        const struct rows_part &p = part_of(tile);
+        return q4_matrix_of(p.w, (int64_t)(tile - p.first_tile) * job.tile_outputs + place * 16 * MT);
+    }
+    __device__ __forceinline__ void begin() const {
+        wait_for_earlier();
+        if (!OWN) return;
+        make_planes<1>(job.in, 0, (struct planes){own.x, own.sums, own.scales}, room);
+        __syncthreads();
+    }
+    __device__ __forceinline__ void rows(int tile, struct q4_rows<NT> *r) const {
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+            if (OWN)
+                q4_take_row((struct planes){own.x, own.sums, own.scales}, &r->x[j], &r->sums[j]);
+            else
+                q4_take_row(planes_of_row(job.x, min(t0 + 8 * j + (int)threadIdx.x % 32 / 4, (int)job.n_row - 1)),
+                            &r->x[j], &r->sums[j]);
+        }
+    }
+    __device__ __forceinline__ void store(int tile, int m, int n, float sum) const {
+        const struct rows_part &p = part_of(tile);
+        float scale = OWN ? own.scales[0] : job.x.scales[t0 + n];
+        store_sum(job.residual, p, job.n_row, t0 + n, (int64_t)(tile - p.first_tile) * job.tile_outputs + m,
+                  sum * scale);
+    }
+};
+
+static __host__ __device__ inline int own_bytes(int n_group) {
+    return planes_x_bytes(n_group) + planes_sum_bytes(n_group) + (Q4_WARPS + 1) * (int)sizeof(uint2);
+}
+
+template <int MT, int NT, bool OWN, int BLOCKS>
+static __global__ void __launch_bounds__(32 * Q4_WARPS, BLOCKS) linear_q4_kernel(const __grid_constant__ q4_job job) {
     extern __shared__ __align__(16) char shared[];
-    int p = 0;
-    while (p + 1 < job.n_part && (int)blockIdx.x >= job.part[p + 1].first_tile) p++;
-    const struct rows_part &part = job.part[p];
-    int64_t o0 = (int64_t)((int)blockIdx.x - part.first_tile) * 16;
-    int t0 = blockIdx.y * 8 * NT, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    char *stages = shared + warp * Q4_STAGES * Q4_UNIT_BYTES;
+    constexpr int R = OWN ? 1 : PLANES_TILE;
     let_next_start();
-    struct q4_source q = q4_fetch_first(part.w, o0, stages, warp, job.n_warp);
-    wait_for_earlier();
-
-    struct rows_source<NT> x;
-    float y[NT][4];
-    open_rows<NT>(job, t0, lane, job.x.sums64, &x);
-    q4_sum_units<NT, ONES, SPLIT>(q, (int)(part.w.n_in / UNIT_INPUTS), x, stages, warp, job.n_warp, y);
-    add_parts<NT>((float *)shared, warp, job.n_warp, y,
-                  [&](int m, int n, float sum) { store_sum(job, part, t0 + n, o0 + m, sum); });
+    char *own = shared + q4_stage_bytes<MT>();
+    int n_group = 2 * job.n_unit;
+    struct q4_work<MT, NT, OWN> work = {
+        job, {}, NULL, (int)blockIdx.y * 8 * NT
+    };
+    if (OWN) {
+        work.room = (uint2 *)(own + planes_x_bytes(n_group) + planes_sum_bytes(n_group));
+        work.own.x = own;
+        work.own.sums = own + planes_x_bytes(n_group);
+        work.own.scales = (float *)(work.room + Q4_WARPS);
+        own += own_bytes(n_group);
+    }
+    int n_column = OWN ? 1 : 8 * NT;
+    q4_walk<MT, NT, R>(work, (struct q4_range){(int)blockIdx.x, job.n_tile, (int)gridDim.x}, job.n_unit, shared,
+                       (float *)own, Q4_WARPS * n_column * 16 * MT);
 }
 
-template <int NT, bool ONES, bool SPLIT>
-static void launch_q4(struct cuda_device *d, const struct rows_job &job, int n_tile) {
-    size_t bytes = q4_shared_bytes<NT>(job.n_warp);
-    cudaFuncSetAttribute(linear_q4_kernel<NT, ONES, SPLIT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    dim3 grid((unsigned)n_tile, (unsigned)ceil_div(job.n_row, 8 * NT));
-    cuda_start(d, "linear, rows", linear_q4_kernel<NT, ONES, SPLIT>, grid, 32 * job.n_warp, bytes, job);
+template <int MT, int NT, bool OWN, int BLOCKS> static void launch_q4(struct cuda_device *d, struct q4_job &job) {
+    size_t bytes = (size_t)(q4_stage_bytes<MT>() + q4_part_bytes<MT, NT>(OWN ? 1 : 8 * NT) +
+                            (OWN ? own_bytes(2 * job.n_unit) : 0));
+    job.tile_outputs = q4_block_outputs(job.n_unit, MT);
+    job.n_tile = 0;
+    for (int p = 0; p < job.n_part; p++) {
+        job.part[p].first_tile = job.n_tile;
+        job.n_tile += (int)ceil_div(job.part[p].w.n_out, job.tile_outputs);
+    }
+    cudaFuncSetAttribute(linear_q4_kernel<MT, NT, OWN, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)bytes);
+    dim3 grid(q4_blocks(d, BLOCKS, bytes, job.n_tile), (unsigned)ceil_div(job.n_row, 8 * NT));
+    cuda_start(d, "linear, rows", linear_q4_kernel<MT, NT, OWN, BLOCKS>, grid, 32 * Q4_WARPS, bytes, job);
 }
 
-template <bool ONES, bool SPLIT>
-static void choose_q4_width(struct cuda_device *d, const struct rows_job &job, int n_tile) {
-    if (job.n_row <= 8)
-        launch_q4<1, ONES, SPLIT>(d, job, n_tile);
+// A row's bits are the same in each.
+static void launch_usual(struct cuda_device *d, struct q4_job &job) {
+    int64_t n_out = 0;
+    for (int p = 0; p < job.n_part; p++) n_out += job.part[p].w.n_out;
+    if (job.x.x == NULL)
+        launch_q4<1, 1, true, 4>(d, job);
+    else if (job.n_row <= 8)
+        launch_q4<1, 1, false, 4>(d, job);
+    else if (job.n_row <= 16 && n_out < (int64_t)32 * d->n_processors)
+        launch_q4<1, 2, false, 2>(d, job);
     else if (job.n_row <= 16)
-        launch_q4<2, ONES, SPLIT>(d, job, n_tile);
+        launch_q4<2, 2, false, 2>(d, job);
     else
-        launch_q4<4, ONES, SPLIT>(d, job, n_tile);
-}
-
-static void launch_usual(struct cuda_device *d, const struct rows_job &job, int n_tile) {
-    if (job.x.sums64 == NULL)
-        choose_q4_width<true, false>(d, job, n_tile);
-    else if (job.x.split)
-        choose_q4_width<false, true>(d, job, n_tile);
-    else
-        choose_q4_width<false, false>(d, job, n_tile);
+        launch_q4<2, 4, false, 1>(d, job);
 }
 
 // ---- the call ----
@@ -149,27 +213,32 @@ static bool are_alike(const struct weight_view &a, const struct weight_view &b) 
     return a.weight_class == b.weight_class && (a.group == 32) == (b.group == 32) && is_usual_q4(a) == is_usual_q4(b);
 }
 
-// Brings the rows into the form that the parts want: where all weights are of the usual kind, rows that need no norm
-// are taken as they are, and others are put into the order of the code pairs.
-static void take_rows(struct cuda_device *d, const struct linear_args *a, struct prepared *x) {
-    bool usual = true;
-    for (int p = 0; p < a->n_parts; p++) usual = usual && is_usual_q4(weight_view_of(a->part[p].w));
-    if (usual && a->norm_weight == NULL && rows_are_wide(a->x)) {
-        *x = (struct prepared){(__nv_bfloat16 *)a->x.data, a->x.stride, a->x.n_col, NULL, NULL, 0, false};
-        return;
-    }
+// Blocks make the planes of a single row themselves, where they have the room: a launch before them takes longer.
+static bool is_own(const struct linear_args *a) {
+    return a->x.n_row == 1 && own_bytes((int)(a->x.n_col / 64)) <= OWN_MOST;
+}
+
+// Brings the rows into the forms that the parts want.
+static void take_rows(struct cuda_device *d, const struct linear_args *a, struct q4_job *usual, struct prepared *x) {
+    int n_usual = 0;
+    for (int p = 0; p < a->n_parts; p++) n_usual += is_usual_q4(weight_view_of(a->part[p].w));
     struct carver c = scratch_of(d);
-    carve_prepared(&c, a->x.n_row, a->x.n_col, true, x);
+    if (n_usual < a->n_parts) carve_prepared(&c, a->x.n_row, a->x.n_col, true, x);
+    usual->in = plane_input_of(a->x, a->norm_weight, a->norm_eps);
+    usual->x.x = NULL;
+    bool planes = n_usual > 0 && !is_own(a);
+    if (planes) carve_planes(&c, a->x.n_row, a->x.n_col, &usual->x);
     scratch_done(d, &c);
-    x->split = usual;
-    prepare_rows(d, a->x, a->norm_weight, a->norm_eps, x);
+    if (n_usual < a->n_parts) prepare_rows(d, a->x, a->norm_weight, a->norm_eps, x);
+    if (planes) make_plane_rows(d, usual->in, usual->x);
 }
 
 void linear_rows(struct cuda_device *d, const struct linear_args *a) {
     struct rows_job job;
-    job.residual = a->residual;
-    job.n_row = a->x.n_row;
-    take_rows(d, a, &job.x);
+    struct q4_job usual;
+    job.residual = usual.residual = a->residual;
+    job.n_row = usual.n_row = a->x.n_row;
+    take_rows(d, a, &usual, &job.x);
     bool done[LINEAR_MAX_PARTS] = {false};
     for (int first = 0; first < a->n_parts; first++) {
         if (done[first]) continue;
@@ -184,9 +253,13 @@ void linear_rows(struct cuda_device *d, const struct linear_args *a) {
             job.part[job.n_part++] = (struct rows_part){w, a->part[p].out, n_tile};
             n_tile += (int)ceil_div(w.n_out, 16);
         }
-        if (is_usual_q4(kind))
-            launch_usual(d, job, n_tile);
-        else
+        if (!is_usual_q4(kind)) {
             launch_class(d, job, n_tile);
+            continue;
+        }
+        usual.n_part = job.n_part;
+        usual.n_unit = (int)(kind.n_in / UNIT_INPUTS);
+        for (int p = 0; p < job.n_part; p++) usual.part[p] = job.part[p];
+        launch_usual(d, usual);
     }
 }

@@ -2,18 +2,18 @@
 // far below the hundredth part of a plan by which it may be off.
 #include "cuda/paper.h"
 
-#define EXPANDED_MOST ((int64_t)192 << 20) // bytes of one quantised matrix as bf16, for prompt products
+#define EXPANDED_MOST ((int64_t)192 << 20) // bytes of one matrix as fp16, for prompt products
 #define CHUNK_KEYS    512                  // keys of a partial result of attention, at absolute positions
 #define TABLE_SLOTS   4                    // uploads of a batch's tables that may be under way at once
-#define BF16_BYTES    2
+#define TERM_BYTES    2                    // of a row of a product: one of bf16 or fp16
 #define F32_BYTES     4
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t linear_bytes(const struct device_limits *l) {
-    int64_t rows = larger(l->max_rows, l->max_round_rows) * l->max_in * BF16_BYTES;
-    return rows + smaller(l->max_in * l->max_out * BF16_BYTES, EXPANDED_MOST);
+    int64_t terms = larger(l->max_rows * (l->n_expert > 0 ? 2 : 1), l->max_round_rows * 2);
+    return terms * l->max_in * TERM_BYTES + smaller(l->max_in * l->max_out * TERM_BYTES, EXPANDED_MOST);
 }
 
 static int64_t attention_bytes(const struct device_limits *l) {
@@ -26,7 +26,7 @@ static int64_t expert_bytes(const struct device_limits *l) {
     if (l->n_expert == 0) return 0;
     int64_t rows = larger(l->max_rows, l->max_round_rows), pairs = rows * l->n_used;
     int64_t products = larger(l->max_in, 2 * l->expert_width) * F32_BYTES;
-    return rows * l->max_in * BF16_BYTES + pairs * (l->expert_width * BF16_BYTES + products);
+    return rows * l->max_in * 2 * TERM_BYTES + pairs * (l->expert_width * 2 * TERM_BYTES + products);
 }
 
 static int64_t table_bytes(const struct device_limits *l) {
@@ -49,7 +49,7 @@ static int64_t paper_memory(struct device *d, int64_t *total_bytes) {
 void cuda_paper_device(struct device *out) {
     *out = (struct device){.name = "cuda, a GPU that is not here",
                            .compute = COMPUTE_BF16,
-                           .activation = DTYPE_BF16,
+                           .activation = DTYPE_F32,
                            .kv = DTYPE_BF16,
                            .memory = paper_memory,
                            .reserve_bytes = paper_reserve_bytes};

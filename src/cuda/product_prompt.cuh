@@ -2,11 +2,15 @@
 //
 // Inputs are worked off 64 at a time, in rising order, in one chain of fp32 sums an element: no split, so that a row
 // has the same bits whatever tile it lies in. Rows come into shared memory by asynchronous copies two steps ahead;
-// weights are loaded raw one step ahead, turned into bf16 in registers and stored beside them.
+// weights are loaded raw one step ahead, turned into fp16 in registers and stored beside them.
+//
+// A row of two terms takes two rows of a tile, eight apart: the two sums are then in the hands of one thread, which
+// adds them up.
 #ifndef TF_CUDA_PRODUCT_PROMPT_CUH
 #define TF_CUDA_PRODUCT_PROMPT_CUH
 
 #include "cuda/expand.cuh"
+#include "cuda/rows.cuh"
 
 #define PROMPT_THREADS 256
 #define PROMPT_OUTPUTS 128 // of a tile
@@ -18,11 +22,15 @@ template <int BM> static inline size_t prompt_shared_bytes(void) {
     return (size_t)(PROMPT_STAGES * BM + 2 * PROMPT_OUTPUTS) * STEP_BYTES;
 }
 
-// A row of 64 bf16 is eight pieces of 16 bytes; their order differs from row to row so that ldmatrix meets no bank
+// A row of 64 fp16 is eight pieces of 16 bytes; their order differs from row to row so that ldmatrix meets no bank
 // twice.
 __device__ __forceinline__ char *piece_at(char *tile, int row, int piece) {
     return tile + row * STEP_BYTES + ((piece ^ (row & 7)) * 16);
 }
+
+// Which row a tile's row i is of, and which of its terms.
+template <int TERMS> __device__ __forceinline__ int row_of_tile(int i) { return TERMS == 1 ? i : i / 16 * 8 + i % 8; }
+template <int TERMS> __device__ __forceinline__ int term_of_tile(int i) { return TERMS == 1 ? 0 : i / 8 % 2; }
 
 // This thread's weights of one step: output tid / 2 of the tile, 32 inputs.
 template <int BITS> struct step_weights {

@@ -1,113 +1,133 @@
-// Owns the product of product_rows.cuh for the usual kind of weights (units_q4.cuh): the same split of the sum.
+// Owns the inner loop of products in FORM_ROWS for the usual kind of weights (units_q4.cuh): 16 MT outputs times 8 NT
+// rows in planes (planes.cuh).
+//
+// Outputs are the M side of mma.m16n8k32 and rows its N side: a row is a column of the accumulator and meets no other.
+// A word of eight codes is two operands as it lies, its low and its high halves of bytes. Each group is summed as
+// integers, for either plane, and then y += scale * (256 high + low); biases enter as a product of their own, with the
+// groups' sums. A block's warps share the sum: warp k of n takes the units k, k + n, ..., and the warps' sums are added
+// in order. n follows from the number of inputs alone, so a row has the same bits in a round of any size.
 #ifndef TF_CUDA_PRODUCT_Q4_CUH
 #define TF_CUDA_PRODUCT_Q4_CUH
 
-#include "cuda/tile_rows.cuh"
 #include "cuda/units_q4.cuh"
 
-// The eight registers of a row's 16 inputs. SPLIT: the row lies in the order of the code pairs already (rows.cuh).
-template <bool SPLIT> __device__ __forceinline__ void q4_inputs(const __nv_bfloat16 *row, uint32_t b[8]) {
-    uint4 v[2] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
-    if (row != NULL) {
-        v[0] = ((const uint4 *)row)[0];
-        v[1] = ((const uint4 *)row)[1];
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        b[4 * i] = SPLIT ? v[i].x : __byte_perm(v[i].x, v[i].z, 0x5410);
-        b[4 * i + 1] = SPLIT ? v[i].y : __byte_perm(v[i].x, v[i].z, 0x7632);
-        b[4 * i + 2] = SPLIT ? v[i].z : __byte_perm(v[i].y, v[i].w, 0x5410);
-        b[4 * i + 3] = SPLIT ? v[i].w : __byte_perm(v[i].y, v[i].w, 0x7632);
-    }
+#define Q4_WARPS 8
+
+// Warps that share a sum; the others of a block have further outputs.
+__host__ __device__ static inline int q4_sharing(int n_unit) {
+    return n_unit >= 8 ? 8 : n_unit >= 4 ? 4 : n_unit >= 2 ? 2 : 1;
 }
 
-// One unit: two groups of 64 inputs. ONES: sums of the inputs come out of products with ones.
-template <int NT, bool ONES, bool SPLIT>
-__device__ __forceinline__ void q4_multiply(const char *unit, int u, const struct rows_source<NT> &x, float y[NT][4]) {
-    const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+__device__ __forceinline__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_codes_first(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%10,%10,%10,%10};"
+                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+
+// Where a thread finds its columns' rows, n = 8 j + lane / 4: any row that exists will do for those that do not.
+template <int NT> struct q4_rows {
+    const char *x[NT], *sums[NT]; // of group 0, at the thread's inputs
+};
+
+__device__ __forceinline__ void q4_take_row(const struct planes &p, const char **x, const char **sums) {
+    int c = threadIdx.x % 4;
+    *x = p.x + c * 16;
+    *sums = p.sums + c * 8;
+}
+
+// One unit: two groups of 64 inputs.
+template <int MT, int NT, int R>
+__device__ __forceinline__ void q4_multiply(const char *unit, const char *const x[NT], float y[MT][NT][4]) {
+    const uint32_t low = 0x0f0f0f0fu;
     int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-    const uint32_t *scales = (const uint32_t *)(unit + 16 * Q4_PITCH);
-    float2 scale_low = bf16_pair(scales[g]), scale_high = bf16_pair(scales[g + 8]);
-    float2 bias_low = bf16_pair(scales[16 + g]), bias_high = bf16_pair(scales[24 + g]);
+    int at = g * 64 + (c / 2 * 16 ^ q4_exchange(g)) + c % 2 * 8;
 #pragma unroll
     for (int s = 0; s < 2; s++) {
-        uint2 low = *(const uint2 *)(unit + g * Q4_PITCH + s * 32 + c * 8);
-        uint2 high = *(const uint2 *)(unit + (g + 8) * Q4_PITCH + s * 32 + c * 8);
-        uint32_t pairs_low[8], pairs_high[8], a[4][4];
-        q4_pairs(low.x, pairs_low);
-        q4_pairs(low.y, pairs_low + 4);
-        q4_pairs(high.x, pairs_high);
-        q4_pairs(high.y, pairs_high + 4);
+        uint4 b[NT][2];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            a[i][0] = pairs_low[2 * i];
-            a[i][1] = pairs_high[2 * i];
-            a[i][2] = pairs_low[2 * i + 1];
-            a[i][3] = pairs_high[2 * i + 1];
-        }
-        float sl = s == 0 ? scale_low.x : scale_low.y, sh = s == 0 ? scale_high.x : scale_high.y;
-        float bl = fmaf(-128.0f, sl, s == 0 ? bias_low.x : bias_low.y);
-        float bh = fmaf(-128.0f, sh, s == 0 ? bias_high.x : bias_high.y);
+        for (int j = 0; j < NT; j++)
 #pragma unroll
-        for (int j = 0; j < NT; j++) {
-            uint32_t b[8];
-            float sum[4], inputs[4];
-            q4_inputs<SPLIT>(x.row[j] != NULL ? x.row[j] + u * UNIT_INPUTS + s * 64 + c * 16 : NULL, b);
-            mma_bf16_first(sum, a[0], b[0], b[1]);
+            for (int p = 0; p < 2; p++) b[j][p] = *(const uint4 *)(x[j] + s * (R * 128) + p * (R * 64));
 #pragma unroll
-            for (int i = 1; i < 4; i++) mma_bf16(sum, a[i], b[2 * i], b[2 * i + 1]);
-            float2 of_inputs;
-            if (ONES) {
-                mma_bf16_first(inputs, ones, b[0], b[1]);
+        for (int t = 0; t < MT; t++) {
+            const char *codes = unit + (at ^ s * 32) + t * Q4_CODES;
+            uint2 top = *(const uint2 *)codes, bottom = *(const uint2 *)(codes + 512);
+            const uint32_t a[2][4] = {{top.x & low, bottom.x & low, top.x >> 4 & low, bottom.x >> 4 & low},
+                                      {top.y & low, bottom.y & low, top.y >> 4 & low, bottom.y >> 4 & low}};
+            const uint32_t *scales = (const uint32_t *)(unit + MT * Q4_CODES + t * 64) + g;
+            float2 top_scale = bf16_pair(scales[0]), bottom_scale = bf16_pair(scales[8]);
+            float scale[2] = {s == 0 ? top_scale.x : top_scale.y, s == 0 ? bottom_scale.x : bottom_scale.y};
 #pragma unroll
-                for (int i = 1; i < 4; i++) mma_bf16(inputs, ones, b[2 * i], b[2 * i + 1]);
-                of_inputs = make_float2(inputs[0], inputs[1]);
-            } else {
-                of_inputs = *(const float2 *)(x.sums + (2 * u + s) * x.sums_stride + 8 * j);
+            for (int j = 0; j < NT; j++) {
+                int h[4], l[4];
+                mma_codes_first(h, a[0], b[j][0].x, b[j][0].y);
+                mma_codes_first(l, a[0], b[j][1].x, b[j][1].y);
+                mma_codes(h, a[1], b[j][0].z, b[j][0].w);
+                mma_codes(l, a[1], b[j][1].z, b[j][1].w);
+#pragma unroll
+                for (int i = 0; i < 4; i++) y[t][j][i] = fmaf(scale[i / 2], (float)(h[i] * 256 + l[i]), y[t][j][i]);
             }
-            y[j][0] = fmaf(bl, of_inputs.x, fmaf(sl, sum[0], y[j][0]));
-            y[j][1] = fmaf(bl, of_inputs.y, fmaf(sl, sum[1], y[j][1]));
-            y[j][2] = fmaf(bh, of_inputs.x, fmaf(sh, sum[2], y[j][2]));
-            y[j][3] = fmaf(bh, of_inputs.y, fmaf(sh, sum[3], y[j][3]));
         }
     }
 }
 
-// As fetch_first_units and sum_units.
-__device__ __forceinline__ struct q4_source q4_fetch_first(const struct weight_view &w, int64_t o0, char *stages,
-                                                           int warp, int n_warp) {
-    struct q4_source q = q4_open(w, o0, warp);
-    int n_unit = (int)(w.n_in / UNIT_INPUTS);
-    for (int s = 0; s < Q4_STAGES - 1; s++) {
-        if (warp + s * n_warp < n_unit) q4_fetch(&q, shared_address(stages) + s * Q4_UNIT_BYTES, n_warp);
-        copies_commit();
-    }
-    return q;
+// Biases of 16 groups as an operand.
+__device__ __forceinline__ void q4_read_biases(const struct q4_matrix &w, int t, int step, int n_group, uint32_t a[4]) {
+    int lane = threadIdx.x % 32, group = step * 16 + lane % 4 * 2;
+    const char *top = w.biases + (int64_t)min(t * 16 + lane / 4, w.last) * w.scale_bytes + group * 2;
+    const char *bottom = w.biases + (int64_t)min(t * 16 + lane / 4 + 8, w.last) * w.scale_bytes + group * 2;
+    a[0] = group < n_group ? *(const uint32_t *)top : 0;
+    a[1] = group < n_group ? *(const uint32_t *)bottom : 0;
+    a[2] = group + 8 < n_group ? *(const uint32_t *)(top + 16) : 0;
+    a[3] = group + 8 < n_group ? *(const uint32_t *)(bottom + 16) : 0;
 }
 
-template <int NT, bool ONES, bool SPLIT>
-__device__ __forceinline__ void q4_sum_units(struct q4_source q, int n_unit, const struct rows_source<NT> &x,
-                                             char *stages, int warp, int n_warp, float y[NT][4]) {
+template <int NT, int R>
+__device__ __forceinline__ void q4_add_biases(const uint32_t a[4], const char *const sums[NT], int step,
+                                              float y[NT][4]) {
 #pragma unroll
     for (int j = 0; j < NT; j++)
-        for (int i = 0; i < 4; i++) y[j][i] = 0;
-    int next = warp + (Q4_STAGES - 1) * n_warp, stage = 0, ahead = Q4_STAGES - 1;
-    uint32_t base = shared_address(stages);
-    for (int u = warp; u < n_unit; u += n_warp, next += n_warp) {
-        copies_wait<Q4_STAGES - 2>();
-        __syncwarp();
-        if (next < n_unit) q4_fetch(&q, base + ahead * Q4_UNIT_BYTES, n_warp);
-        copies_commit();
-        q4_multiply<NT, ONES, SPLIT>(stages + stage * Q4_UNIT_BYTES, u, x, y);
-        ahead = stage;
-        stage = stage + 1 == Q4_STAGES ? 0 : stage + 1;
-    }
-    copies_wait<0>();
+#pragma unroll
+        for (int term = 0; term < 3; term++) {
+            uint2 b = *(const uint2 *)(sums[j] + (step * 3 + term) * (R * 32));
+            mma_bf16(y[j], a, b.x, b.y);
+        }
 }
 
-template <int NT> static inline size_t q4_shared_bytes(int n_warp) {
-    size_t stages = (size_t)Q4_STAGES * Q4_UNIT_BYTES, parts = (size_t)(16 * 8 * NT) * sizeof(float);
-    return (size_t)n_warp * (stages > parts ? stages : parts);
+// The warps' sums of one tile, and how far they have come. parts: [warp][column][16 MT].
+template <int MT, int NT>
+__device__ __forceinline__ void q4_put_part(float *parts, int warp, int n_column, const float y[MT][NT][4]) {
+    int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    float *mine = parts + warp * n_column * 16 * MT + g;
+#pragma unroll
+    for (int t = 0; t < MT; t++)
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int n = 8 * j + 2 * c + i % 2;
+                if (n < n_column) mine[n * 16 * MT + t * 16 + i / 2 * 8] = y[t][j][i];
+            }
+}
+
+// Calls out(m, n, sum) once an element, by neighbouring threads for neighbouring outputs m of the block's.
+template <int MT, typename OUT>
+__device__ __forceinline__ void q4_add_parts(const float *parts, int n_column, int n_sharing, OUT out) {
+    int n_output = Q4_WARPS / n_sharing * 16 * MT, stride = n_column * 16 * MT;
+    for (int e = threadIdx.x; e < n_output * n_column; e += Q4_WARPS * 32) {
+        int m = e % n_output, n = e / n_output;
+        const float *part = parts + m / (16 * MT) * n_sharing * stride + n * 16 * MT + m % (16 * MT);
+        float sum = 0;
+        for (int k = 0; k < n_sharing; k++) sum += part[k * stride];
+        out(m, n, sum);
+    }
 }
 
 #endif

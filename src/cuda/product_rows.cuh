@@ -5,6 +5,8 @@
 // the units w, w + n_warp, ..., and partial sums are added in the order of the warps. That split depends on the shape
 // of the matrix alone, so a row has the same bits in a round of any size.
 //
+// Rows are two terms of bf16 each (rows.cuh), which are multiplied one after the other.
+//
 // Codes enter the product as the integers they are, which bf16 holds exactly. Each group (or half of a group of 128) is
 // summed by itself, and then y += scale * sum + bias * (sum of x over the group).
 #ifndef TF_CUDA_PRODUCT_ROWS_CUH
@@ -16,6 +18,7 @@
 // The rows of one tile: row n is at rows + row_of[n] * stride, or at n * stride where row_of is NULL.
 template <int NT> struct rows_source {
     const __nv_bfloat16 *row[NT]; // of this thread's columns n = 8 j + lane / 4; NULL beyond the last
+    int64_t second;               // elements to the second term; 0: there is none
     const float *sums;            // of group 0 at this thread's column 2 (lane % 4); NULL: taken by another product
     int64_t sums_stride;          // between groups
 };
@@ -40,10 +43,9 @@ template <int BITS, int N> __device__ __forceinline__ void load_inputs(const __n
 
 // y of one group for one column of 8 rows: sum of products, and of inputs where nobody has summed those before.
 template <int N> struct group_product {
-    float sum[4], inputs[4];
-    __device__ __forceinline__ void run(const uint32_t (*a)[4], const uint32_t *b, bool with_inputs) {
+    float sum[4] = {0, 0, 0, 0}, inputs[4] = {0, 0, 0, 0};
+    __device__ __forceinline__ void add(const uint32_t (*a)[4], const uint32_t *b, bool with_inputs) {
         const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
-        for (int i = 0; i < 4; i++) sum[i] = inputs[i] = 0;
 #pragma unroll
         for (int s = 0; s < N / 4; s++) {
             mma_bf16(sum, a[s], b[2 * s], b[2 * s + 1]);
@@ -78,16 +80,18 @@ __device__ __forceinline__ void multiply_unit(const char *unit, const struct wei
         }
 #pragma unroll
         for (int j = 0; j < NT; j++) {
-            const __nv_bfloat16 *row = x.row[j];
-            uint32_t b[N / 2];
-            load_inputs<BITS, N>(row != NULL ? row + u * UNIT_INPUTS + s * SG + c * N : NULL, b);
-            if constexpr (BITS >= CLASS_BF16) {
-#pragma unroll
-                for (int i = 0; i < N / 4; i++) mma_bf16(y[j], a[i], b[2 * i], b[2 * i + 1]);
-                continue;
-            }
+            const __nv_bfloat16 *row = x.row[j] != NULL ? x.row[j] + u * UNIT_INPUTS + s * SG + c * N : NULL;
             struct group_product<N> p;
-            p.run(a, b, ONES);
+#pragma unroll
+            for (int term = 0; term < 2; term++) {
+                if (term == 1 && x.second == 0) break;
+                uint32_t b[N / 2];
+                load_inputs<BITS, N>(row != NULL ? row + term * x.second : NULL, b);
+                if constexpr (BITS < CLASS_BF16) p.add(a, b, ONES);
+#pragma unroll
+                for (int i = 0; i < N / 4 && BITS >= CLASS_BF16; i++) mma_bf16(y[j], a[i], b[2 * i], b[2 * i + 1]);
+            }
+            if constexpr (BITS >= CLASS_BF16) continue;
             float2 sums = make_float2(p.inputs[0], p.inputs[1]);
             if (!ONES) sums = *(const float2 *)(x.sums + (u * (UNIT_INPUTS / SG) + s) * x.sums_stride + 8 * j);
             y[j][0] = fmaf(bias[0], sums.x, fmaf(scale[0], p.sum[0], y[j][0]));

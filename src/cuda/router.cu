@@ -1,19 +1,12 @@
-// router: products in fp32, so that the choice does not depend on a rounding to bf16. One warp an expert and eight
-// rows; a lane sums every 32nd block of eight inputs, and the lanes' sums are added in a tree.
-#include "cuda/weights.cuh"
+// router: products in fp32, so that the choice does not depend on a rounding of the rows. One warp an expert and eight
+// rows; a lane sums every 32nd block of eight inputs, and the lanes' sums are added in a tree. In a round the block
+// that is done last makes the choice. Prompt passes take matrix units where they can: router_prompt.cu.
+#include "cuda/router.cuh"
 
-#define WARPS 8
-#define ROWS  8
-
-struct router_job {
-    struct weight_view gate, shared_gate;
-    struct tensor x;
-    bool has_shared;
-    int n_used;
-    float *logits; // [T][E + 1]: the last is the shared gate's
-    int32_t *ids;
-    float *weights, *shared;
-};
+#define WARPS       8
+#define ROWS        8
+#define ROUTER_MOST 1024 // experts
+#define AHEAD       8    // blocks of inputs whose weights are loaded at once
 
 // Eight weights of a row from input k on, k a multiple of 8; zeros after the last.
 static __device__ __forceinline__ void eight_weights(const struct weight_view &w, int64_t row, int64_t k,
@@ -38,6 +31,12 @@ static __device__ __forceinline__ void eight_weights(const struct weight_view &w
 }
 
 static __device__ __forceinline__ void eight_inputs(const struct tensor &x, int64_t t, int64_t k, float out[8]) {
+    if (x.dtype == DTYPE_F32 && k + 8 <= x.n_col && ((uintptr_t)x.data & 15) == 0 && (x.stride & 3) == 0) {
+        const float4 *row = (const float4 *)((const float *)x.data + t * x.stride + k);
+        *(float4 *)out = row[0];
+        *(float4 *)(out + 4) = row[1];
+        return;
+    }
     const __nv_bfloat16 *row = (const __nv_bfloat16 *)x.data + t * x.stride + k;
     if (x.dtype == DTYPE_BF16 && ((uintptr_t)row & 15) == 0 && k + 8 <= x.n_col) {
         uint4 v = *(const uint4 *)row;
@@ -51,23 +50,64 @@ static __device__ __forceinline__ void eight_inputs(const struct tensor &x, int6
     for (int i = 0; i < 8; i++) out[i] = k + i < x.n_col ? tensor_load(x, t, k + i) : 0.0f;
 }
 
-static __global__ void __launch_bounds__(32 * WARPS) router_logits_kernel(const __grid_constant__ router_job job) {
-    begin_kernel();
-    int64_t e = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, t0 = (int64_t)blockIdx.y * ROWS;
-    int64_t n_expert = job.gate.n_out, stride = n_expert + 1;
-    bool is_shared = e == n_expert;
-    if (e > n_expert || (is_shared && !job.has_shared)) return;
+// Eight weights as they are stored, codes of 8 bits with a bf16 scale and bias: many loads are under way together.
+struct eight_codes {
+    uint2 codes;
+    uint32_t scale, bias;
+};
+
+static __device__ __forceinline__ void load_codes(const struct weight_view &w, int64_t row, int64_t k,
+                                                  struct eight_codes *c) {
+    int64_t g = row * w.n_group + k / w.group;
+    c->codes = *(const uint2 *)(w.data + row * w.row_bytes + k);
+    c->scale = ((const uint16_t *)w.scales)[g];
+    c->bias = ((const uint16_t *)w.biases)[g];
+}
+
+static __device__ __forceinline__ void widen_codes(const struct eight_codes &c, float out[8]) {
+    float scale = __uint_as_float(c.scale << 16), bias = __uint_as_float(c.bias << 16);
+    for (int i = 0; i < 8; i++)
+        out[i] = fmaf((float)((i < 4 ? c.codes.x : c.codes.y) >> (i % 4 * 8) & 0xff), scale, bias);
+}
+
+// Logits of expert e and rows [t0, t0 + ROWS) by one warp; e == n_expert is the shared expert's gate.
+static __device__ __forceinline__ void router_logits(const struct router_job &job, int64_t e, int64_t t0) {
+    bool is_shared = e == job.gate.n_out;
+    if (e > job.gate.n_out || (is_shared && !job.has_shared)) {
+        wait_for_earlier();
+        return;
+    }
     const struct weight_view &w = is_shared ? job.shared_gate : job.gate;
+    int64_t row = is_shared ? 0 : e, stride = job.gate.n_out + 1;
     int lane = threadIdx.x % 32;
+    bool usual = w.weight_class == CLASS_Q8 && w.dtype == DTYPE_BF16 && w.n_in % 8 == 0 && (uintptr_t)w.data % 8 == 0;
     float sum[ROWS] = {};
-    for (int64_t k = lane * 8; k < w.n_in; k += 32 * 8) {
-        float weight[8], x[8];
-        eight_weights(w, is_shared ? 0 : e, k, weight);
+    for (int64_t k0 = lane * 8; k0 - lane * 8 < w.n_in; k0 += AHEAD * 32 * 8) {
+        float weight[AHEAD][8];
+        struct eight_codes codes[AHEAD] = {};
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            if (k0 + a * 256 >= w.n_in) continue;
+            if (usual)
+                load_codes(w, row, k0 + a * 256, &codes[a]);
+            else
+                eight_weights(w, row, k0 + a * 256, weight[a]);
+        }
+        if (k0 == lane * 8) wait_for_earlier();
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            if (usual) widen_codes(codes[a], weight[a]);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             if (t0 + r >= job.x.n_row) continue;
-            eight_inputs(job.x, t0 + r, k, x);
-            for (int i = 0; i < 8; i++) sum[r] = fmaf(x[i], weight[i], sum[r]);
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++) {
+                float x[8];
+                if (k0 + a * 256 >= w.n_in) continue;
+                eight_inputs(job.x, t0 + r, k0 + a * 256, x);
+#pragma unroll
+                for (int i = 0; i < 8; i++) sum[r] = fmaf(x[i], weight[a][i], sum[r]);
+            }
         }
     }
 #pragma unroll
@@ -77,62 +117,110 @@ static __global__ void __launch_bounds__(32 * WARPS) router_logits_kernel(const 
     }
 }
 
-// The largest p, ties to the lower id; every lane gets both.
-static __device__ __forceinline__ void warp_largest(float *p, int *id) {
-    for (int step = 16; step > 0; step >>= 1) {
-        float other = __shfl_xor_sync(0xffffffffu, *p, step);
-        int other_id = __shfl_xor_sync(0xffffffffu, *id, step);
-        if (other > *p || (other == *p && other_id < *id)) {
-            *p = other;
-            *id = other_id;
-        }
-    }
-}
-
-// One warp a row.
-static __global__ void router_choose_kernel(const __grid_constant__ router_job job) {
-    extern __shared__ float p[];
-    begin_kernel();
-    int n = (int)job.gate.n_out, lane = threadIdx.x;
-    int64_t t = blockIdx.x;
+// The choice for one row by one warp: a lane has every 32nd expert. A key is a probability's bits and 1; 0 is an expert
+// that is not there, or is taken. Ties go to the lower id.
+template <int PER> static __device__ __forceinline__ void router_choose(const struct router_job &job, int64_t t) {
+    int n = (int)job.gate.n_out, lane = threadIdx.x % 32;
     const float *logits = job.logits + t * (n + 1);
-    float most = -INFINITY, sum = 0;
-    for (int e = lane; e < n; e += 32) most = fmaxf(most, logits[e]);
+    float p[PER], most = -INFINITY, sum = 0;
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        p[i] = lane + 32 * i < n ? __ldcg(logits + lane + 32 * i) : -INFINITY;
+        most = fmaxf(most, p[i]);
+    }
     most = warp_max(most);
-    for (int e = lane; e < n; e += 32) sum += p[e] = expf(logits[e] - most);
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        p[i] = lane + 32 * i < n ? expf(p[i] - most) : 0.0f;
+        sum += p[i];
+    }
     sum = warp_sum(sum);
-    for (int e = lane; e < n; e += 32) p[e] /= sum;
-    __syncwarp();
-    float chosen = 0;
+    uint32_t key[PER];
+#pragma unroll
+    for (int i = 0; i < PER; i++) key[i] = lane + 32 * i < n ? __float_as_uint(p[i] / sum) + 1 : 0;
+    float chosen = 0, mine = 0; // mine: of the slot that this lane writes
+    int mine_id = 0;
     for (int s = 0; s < job.n_used; s++) {
-        float best = -2;
+        uint32_t best = 0;
         int id = n;
-        for (int e = lane; e < n; e += 32)
-            if (p[e] > best) {
-                best = p[e];
-                id = e;
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            if (key[i] > best) {
+                best = key[i];
+                id = lane + 32 * i;
             }
-        warp_largest(&best, &id);
-        chosen += best;
-        if (lane == 0) {
-            job.ids[t * job.n_used + s] = id;
-            job.weights[t * job.n_used + s] = best;
-            p[id] = -1; // below every probability
+        uint32_t top = __reduce_max_sync(0xffffffffu, best);
+        id = (int)__reduce_min_sync(0xffffffffu, best == top ? (uint32_t)id : 0xffffffffu);
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            if (id == lane + 32 * i) key[i] = 0;
+        float value = __uint_as_float(top - 1);
+        chosen += value;
+        if (lane == s % 32) {
+            mine = value;
+            mine_id = id;
         }
-        __syncwarp();
+        if (s % 32 == 31 || s + 1 == job.n_used) {
+            int64_t slot = t * job.n_used + s / 32 * 32 + lane;
+            if (s / 32 * 32 + lane <= s) {
+                job.ids[slot] = mine_id;
+                job.weights[slot] = mine;
+            }
+        }
     }
     for (int s = lane; s < job.n_used; s += 32) job.weights[t * job.n_used + s] /= chosen;
-    if (lane == 0 && job.has_shared) job.shared[t] = sigmoid_of(logits[n]);
+    if (lane == 0 && job.has_shared) job.shared[t] = sigmoid_of(__ldcg(logits + n));
+}
+
+template <int PER>
+static __global__ void __launch_bounds__(32 * WARPS) router_rows_kernel(const __grid_constant__ router_job job) {
+    __shared__ bool is_last;
+    let_next_start();
+    router_logits(job, (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, (int64_t)blockIdx.y * ROWS);
+    __threadfence();
+    __syncthreads();
+    unsigned n_block = gridDim.x * gridDim.y;
+    if (threadIdx.x == 0) is_last = atomicInc(job.arrived, n_block - 1) == n_block - 1;
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    for (int64_t t = threadIdx.x / 32; t < job.x.n_row; t += WARPS) router_choose<PER>(job, t);
+}
+
+static __global__ void __launch_bounds__(32 * WARPS) router_logits_kernel(const __grid_constant__ router_job job) {
+    let_next_start();
+    router_logits(job, (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, (int64_t)blockIdx.y * ROWS);
+}
+
+template <int PER>
+static __global__ void __launch_bounds__(32 * WARPS) router_choose_kernel(const __grid_constant__ router_job job) {
+    begin_kernel();
+    int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (t < job.x.n_row) router_choose<PER>(job, t);
 }
 
 size_t need_router(const struct device_limits *l) {
     return l->n_expert == 0 ? 0 : (size_t)(larger(l->max_rows, l->max_round_rows) * (l->n_expert + 1)) * sizeof(float);
 }
 
+template <int PER> static void launch(struct cuda_device *d, const struct router_job &job, enum form form) {
+    dim3 grid((unsigned)ceil_div(job.gate.n_out + 1, WARPS), (unsigned)ceil_div(job.x.n_row, ROWS));
+    if (form == FORM_ROWS) {
+        cuda_start(d, "router", router_rows_kernel<PER>, grid, 32 * WARPS, 0, job);
+        return;
+    }
+    if (router_prompt_fits(&job))
+        router_prompt_logits(d, &job);
+    else
+        cuda_start(d, "router, logits", router_logits_kernel, grid, 32 * WARPS, 0, job);
+    cuda_start(d, "router, choice", router_choose_kernel<PER>, dim3((unsigned)ceil_div(job.x.n_row, WARPS)), 32 * WARPS,
+               0, job);
+}
+
 void cuda_router(struct device *base, const struct router_args *a) {
     struct cuda_device *d = cuda_of(base);
     if (d->failure != cudaSuccess || a->x.n_row == 0) return;
-    must(a->n_used <= a->gate->n_out);
+    must(a->n_used <= a->gate->n_out && a->gate->n_out <= ROUTER_MOST);
     struct router_job job;
     job.gate = weight_view_of(a->gate);
     job.has_shared = a->shared_gate != NULL;
@@ -145,8 +233,10 @@ void cuda_router(struct device *base, const struct router_args *a) {
     struct carver c = scratch_of(d);
     job.logits = (float *)carve(&c, (size_t)(a->x.n_row * (a->gate->n_out + 1)) * sizeof(float));
     scratch_done(d, &c);
-    dim3 grid((unsigned)ceil_div(a->gate->n_out + 1, WARPS), (unsigned)ceil_div(a->x.n_row, ROWS));
-    cuda_start(d, "router, logits", router_logits_kernel, grid, 32 * WARPS, 0, job);
-    cuda_start(d, "router, choice", router_choose_kernel, dim3((unsigned)a->x.n_row), 32,
-               (size_t)a->gate->n_out * sizeof(float), job);
+    job.arrived = d->arrived;
+    int64_t per_lane = ceil_div(a->gate->n_out, 32);
+    if (per_lane <= 8)
+        launch<8>(d, job, a->form);
+    else
+        launch<ROUTER_MOST / 32>(d, job, a->form);
 }

@@ -19,27 +19,58 @@ void cuda_embed(struct device *base, const struct embed_args *a) {
                a->out);
 }
 
-static __device__ float inverse_rms(const struct tensor &x, int64_t row, float eps, float *shared) {
-    float squares = 0;
-    for (int64_t i = threadIdx.x; i < x.n_col; i += THREADS) {
-        float v = tensor_load(x, row, i);
-        squares += v * v;
+#define NORM_VECTORS 4 // of 8 elements a thread: rows of up to 8192 are read once
+
+// wide: rows_are_wide of both, and of the weight.
+static __device__ __forceinline__ void store_normed(const struct tensor &out, bool wide, const float *weight,
+                                                    float inverse, int64_t i, const float v[8]) {
+    if (wide && i + 8 <= out.n_col) {
+        float4 *to = (float4 *)((float *)out.data + blockIdx.x * out.stride + i);
+        for (int h = 0; h < 2; h++) {
+            float4 w = ((const float4 *)(weight + i))[h];
+            to[h] = make_float4(v[4 * h] * inverse * w.x, v[4 * h + 1] * inverse * w.y, v[4 * h + 2] * inverse * w.z,
+                                v[4 * h + 3] * inverse * w.w);
+        }
+        return;
     }
-    return rsqrtf(block_sum(squares, shared) / (float)x.n_col + eps);
+    for (int k = 0; k < 8 && i + k < out.n_col; k++)
+        tensor_store(out, blockIdx.x, i + k, v[k] * inverse * weight[i + k]);
 }
 
-static __global__ void norm_kernel(struct tensor x, const float *weight, float eps, struct tensor out) {
+// What does not fit into registers is read again.
+static __global__ void __launch_bounds__(THREADS)
+    norm_kernel(struct tensor x, const float *weight, float eps, struct tensor out, bool wide) {
     __shared__ float shared[33];
     begin_kernel();
-    float inverse = inverse_rms(x, blockIdx.x, eps, shared);
-    for (int64_t i = threadIdx.x; i < x.n_col; i += THREADS)
+    float v[NORM_VECTORS][8], squares = 0;
+#pragma unroll
+    for (int n = 0; n < NORM_VECTORS; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * 8;
+        if (i >= x.n_col) break;
+        load_eight(x, wide, blockIdx.x, i, v[n]);
+        for (int k = 0; k < 8; k++) squares += v[n][k] * v[n][k];
+    }
+    int64_t rest = NORM_VECTORS * THREADS * 8;
+    for (int64_t i = rest + threadIdx.x; i < x.n_col; i += THREADS) {
+        float y = tensor_load(x, blockIdx.x, i);
+        squares += y * y;
+    }
+    float inverse = rsqrtf(block_sum(squares, shared) / (float)x.n_col + eps);
+#pragma unroll
+    for (int n = 0; n < NORM_VECTORS; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * 8;
+        if (i >= x.n_col) break;
+        store_normed(out, wide, weight, inverse, i, v[n]);
+    }
+    for (int64_t i = rest + threadIdx.x; i < x.n_col; i += THREADS)
         tensor_store(out, blockIdx.x, i, tensor_load(x, blockIdx.x, i) * inverse * weight[i]);
 }
 
 void cuda_norm(struct device *base, const struct norm_args *a) {
     struct cuda_device *d = cuda_of(base);
     if (d->failure != cudaSuccess || a->x.n_row == 0) return;
-    cuda_start(d, "norm", norm_kernel, dim3((unsigned)a->x.n_row), THREADS, 0, a->x, a->weight, a->eps, a->out);
+    bool wide = rows_are_wide(a->x) && rows_are_wide(a->out) && (uintptr_t)a->weight % 16 == 0;
+    cuda_start(d, "norm", norm_kernel, dim3((unsigned)a->x.n_row), THREADS, 0, a->x, a->weight, a->eps, a->out, wide);
 }
 
 static __global__ void swiglu_kernel(struct tensor gate, struct tensor up, struct tensor out) {
@@ -49,60 +80,50 @@ static __global__ void swiglu_kernel(struct tensor gate, struct tensor up, struc
     tensor_store(out, row, i, silu_of(tensor_load(gate, row, i)) * tensor_load(up, row, i));
 }
 
-// Eight elements a thread, where all three are bf16 and aligned; the same arithmetic.
-static __global__ void swiglu_kernel8(struct tensor gate, struct tensor up, struct tensor out) {
+// Four elements a thread; the same arithmetic.
+static __global__ void swiglu_kernel4(struct tensor gate, struct tensor up, struct tensor out) {
     begin_kernel();
-    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 8, row = blockIdx.y;
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 4, row = blockIdx.y;
     if (i >= gate.n_col) return;
-    uint4 g = *(const uint4 *)((const __nv_bfloat16 *)gate.data + row * gate.stride + i);
-    uint4 u = *(const uint4 *)((const __nv_bfloat16 *)up.data + row * up.stride + i);
-    uint32_t *gw = (uint32_t *)&g, *uw = (uint32_t *)&u;
-    for (int k = 0; k < 4; k++) {
-        float2 x = __bfloat1622float2(*(__nv_bfloat162 *)&gw[k]), y = __bfloat1622float2(*(__nv_bfloat162 *)&uw[k]);
-        gw[k] = pack_bf16(silu_of(x.x) * y.x, silu_of(x.y) * y.y);
-    }
-    *(uint4 *)((__nv_bfloat16 *)out.data + row * out.stride + i) = g;
+    float4 g = *(const float4 *)((const float *)gate.data + row * gate.stride + i);
+    float4 u = *(const float4 *)((const float *)up.data + row * up.stride + i);
+    float4 y = make_float4(silu_of(g.x) * u.x, silu_of(g.y) * u.y, silu_of(g.z) * u.z, silu_of(g.w) * u.w);
+    *(float4 *)((float *)out.data + row * out.stride + i) = y;
 }
 
 void cuda_swiglu(struct device *base, const struct swiglu_args *a) {
     struct cuda_device *d = cuda_of(base);
     if (d->failure != cudaSuccess || a->gate.n_row == 0) return;
-    bool wide = rows_are_wide(a->gate) && rows_are_wide(a->up) && rows_are_wide(a->out) && a->gate.n_col % 8 == 0;
-    dim3 grid((unsigned)ceil_div(a->gate.n_col, wide ? 8 * THREADS : THREADS), (unsigned)a->gate.n_row);
-    cuda_start(d, "swiglu", wide ? swiglu_kernel8 : swiglu_kernel, grid, THREADS, 0, a->gate, a->up, a->out);
+    bool wide = rows_are_wide(a->gate) && rows_are_wide(a->up) && rows_are_wide(a->out) && a->gate.n_col % 4 == 0;
+    dim3 grid((unsigned)ceil_div(a->gate.n_col, wide ? 4 * THREADS : THREADS), (unsigned)a->gate.n_row);
+    cuda_start(d, "swiglu", wide ? swiglu_kernel4 : swiglu_kernel, grid, THREADS, 0, a->gate, a->up, a->out);
 }
 
-// ---- prepared rows ----
+// ---- rows of a product in FORM_ROWS ----
 
 #define PREPARE_THREADS 512
 #define PREPARE_VECTORS 6 // of 8 elements a thread: rows of up to 24576 stay in registers
 
-static __device__ __forceinline__ void load_vector(const struct tensor &x, bool wide, int64_t row, int64_t i,
-                                                   float v[8]) {
-    if (wide && i + 8 <= x.n_col) {
-        uint4 w = *(const uint4 *)((const __nv_bfloat16 *)x.data + row * x.stride + i);
-        const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-        for (int k = 0; k < 4; k++) {
-            v[2 * k] = __uint_as_float(words[k] << 16);
-            v[2 * k + 1] = __uint_as_float(words[k] & 0xffff0000u);
-        }
-        return;
-    }
-    for (int k = 0; k < 8; k++) v[k] = i + k < x.n_col ? tensor_load(x, row, i + k) : 0.0f;
-}
-
-// Rounds eight elements, stores them, and adds them up: four neighbouring threads have a group of 32, eight one of 64.
+// Rounds eight elements to one or two terms, stores those, and adds them up: four neighbouring threads have a group of
+// 32, eight one of 64.
 static __device__ __forceinline__ void store_vector(const struct prepared &p, int64_t row, int64_t i, bool is_row,
                                                     const float v[8]) {
-    uint4 w = make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
     bool exists = i < p.n_col;
-    if (p.split)
-        w = make_uint4(pack_bf16(v[0], v[4]), pack_bf16(v[1], v[5]), pack_bf16(v[2], v[6]), pack_bf16(v[3], v[7]));
-    if (is_row && exists) *(uint4 *)(p.rows + row * p.stride + i) = w;
-    if (p.sums32 == NULL) return;
-    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
     float sum = 0;
-    for (int k = 0; k < 4; k++) sum += __uint_as_float(words[k] << 16) + __uint_as_float(words[k] & 0xffff0000u);
+    uint32_t first[4], second[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        float a = v[2 * k], b = v[2 * k + 1];
+        first[k] = pack_bf16(a, b);
+        float2 x = unpack_bf16(first[k]);
+        second[k] = pack_bf16(a - x.x, b - x.y);
+        float2 y = p.second != 0 ? unpack_bf16(second[k]) : make_float2(0, 0);
+        sum += (x.x + y.x) + (x.y + y.y);
+    }
+    __nv_bfloat16 *to = p.rows + row * p.stride + i;
+    if (is_row && exists) *(uint4 *)to = *(uint4 *)first;
+    if (is_row && exists && p.second != 0) *(uint4 *)(to + p.second) = *(uint4 *)second;
+    if (p.sums32 == NULL) return;
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     if (exists && threadIdx.x % 4 == 0) p.sums32[i / 32 * p.n_row_padded + row] = sum;
@@ -122,7 +143,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS)
     for (int n = 0; n < PREPARE_VECTORS; n++) {
         int64_t i = ((int64_t)n * PREPARE_THREADS + threadIdx.x) * 8;
         if (is_row && i < x.n_col)
-            load_vector(x, wide, row, i, v[n]);
+            load_eight(x, wide, row, i, v[n]);
         else
             for (int k = 0; k < 8; k++) v[n][k] = 0;
         for (int k = 0; k < 8; k++) squares += v[n][k] * v[n][k];
@@ -150,9 +171,9 @@ void carve_prepared(struct carver *c, int64_t n_row, int64_t n_in, bool with_sum
     p->n_col = ceil_div(n_in, CUDA_ROW_PAD) * CUDA_ROW_PAD;
     p->stride = p->n_col;
     p->n_row_padded = ceil_div(n_row, 8) * 8;
-    p->rows = (__nv_bfloat16 *)carve(c, (size_t)(p->n_row_padded * p->n_col) * sizeof(__nv_bfloat16));
+    p->second = p->n_row_padded * p->n_col;
+    p->rows = (__nv_bfloat16 *)carve(c, (size_t)(2 * p->second) * sizeof(__nv_bfloat16));
     p->sums32 = p->sums64 = NULL;
-    p->split = false;
     if (!with_sums) return;
     p->sums32 = (float *)carve(c, (size_t)(p->n_col / 32 * p->n_row_padded) * sizeof(float));
     p->sums64 = (float *)carve(c, (size_t)(p->n_col / 64 * p->n_row_padded) * sizeof(float));

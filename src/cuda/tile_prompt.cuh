@@ -9,7 +9,7 @@ template <int BM> struct prompt_sums { float c[BM / 32][4][4]; };
 
 template <int BM> struct row_copies {
     static constexpr int N = BM * 8 / PROMPT_THREADS; // pieces of a thread
-    const __nv_bfloat16 *row[N];                      // NULL: zeros
+    const __half *row[N];                             // NULL: zeros
 
     template <typename ROW> __device__ __forceinline__ void open(ROW row_of) {
 #pragma unroll
@@ -39,12 +39,12 @@ __device__ __forceinline__ void multiply_step(char *rows, char *weights, struct 
             uint32_t a[4];
             load_matrices(a, piece_at(rows, m0 + 16 * i + lane % 16, 2 * k + lane / 16));
 #pragma unroll
-            for (int j = 0; j < 4; j++) mma_bf16(sums.c[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+            for (int j = 0; j < 4; j++) mma_f16(sums.c[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
         }
     }
 }
 
-// Sums of BM rows (row_of(i), or NULL) with outputs [o0, o0 + 128).
+// Sums of BM rows of terms (row_of(i), or NULL) with outputs [o0, o0 + 128).
 template <int BITS, int BM, typename ROW>
 __device__ __forceinline__ void multiply_tile(const struct weight_view &w, int64_t o0, ROW row_of, char *shared,
                                               struct prompt_sums<BM> &sums) {
@@ -79,17 +79,24 @@ __device__ __forceinline__ void multiply_tile(const struct weight_view &w, int64
     copies_wait<0>();
 }
 
-// Calls out(row of the tile, output of the tile, sum, sum of the next output) for each pair of outputs.
-template <int BM, typename OUT> __device__ __forceinline__ void each_pair(const struct prompt_sums<BM> &sums, OUT out) {
+// Calls out(row, output of the tile, sum, sum of the next output) for each pair of outputs; sums are EXPANDED_SCALE
+// times too large.
+template <int BM, int TERMS, typename OUT>
+__device__ __forceinline__ void each_pair(const struct prompt_sums<BM> &sums, OUT out) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, m0 = warp / 4 * (BM / 2), n0 = warp % 4 * 32;
 #pragma unroll
     for (int i = 0; i < BM / 32; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                out(m0 + 16 * i + lane / 4 + 8 * h, n0 + 8 * j + 2 * (lane % 4), sums.c[i][j][2 * h],
-                    sums.c[i][j][2 * h + 1]);
+        for (int j = 0; j < 4; j++) {
+            int m = m0 + 16 * i + lane / 4, n = n0 + 8 * j + 2 * (lane % 4);
+            const float *c = sums.c[i][j];
+            if (TERMS == 2) {
+                out(row_of_tile<TERMS>(m), n, c[0] + c[2], c[1] + c[3]);
+            } else {
+                out(m, n, c[0], c[1]);
+                out(m + 8, n, c[2], c[3]);
+            }
+        }
 }
 
 #endif

@@ -1,55 +1,68 @@
-// Owns units (units.cuh) of the usual kind: 4-bit codes in groups of 64 with bf16 scales and biases, inputs in whole
-// units, everything aligned. Addresses are taken once and only moved on; scales come with the codes.
-//
-// Codes enter the product as 128 + q, which is exact in bf16, and 128 times the sum of the inputs is taken away with
-// the bias: y += scale * sum((128 + q) x) + (bias - 128 scale) * sum(x).
+// Owns units of the usual kind of weights (4-bit codes in groups of 64 with bf16 scales and biases, inputs in whole
+// units, everything aligned): MT times 16 outputs by 128 inputs, their codes and scales as they lie in shared memory.
+// Addresses are taken once a tile and only moved on.
 #ifndef TF_CUDA_UNITS_Q4_CUH
 #define TF_CUDA_UNITS_Q4_CUH
 
+#include "cuda/planes.cuh"
 #include "cuda/units.cuh"
 
-#define Q4_PITCH      96 // of an output's 64 bytes: quarter warps meet different banks
-#define Q4_UNIT_BYTES (16 * Q4_PITCH + 32 * 4)
-#define Q4_STAGES     5
+#define Q4_STAGES 4
+#define Q4_CODES  (16 * 64) // bytes of 16 outputs' codes in a unit
+
+template <int MT> __host__ __device__ constexpr int q4_unit_bytes() { return MT * (Q4_CODES + 16 * 4); }
 
 static inline bool is_usual_q4(const struct weight_view &w) {
     bool aligned = (uintptr_t)w.data % 16 == 0 && (uintptr_t)w.scales % 4 == 0 && (uintptr_t)w.biases % 4 == 0;
     return w.weight_class == CLASS_Q4 && w.group == 64 && w.dtype == DTYPE_BF16 && w.n_in % UNIT_INPUTS == 0 && aligned;
 }
 
-// What this thread copies of each unit: 16 bytes of two outputs, and one output's two scales or two biases.
-struct q4_source {
-    const char *low, *high, *scales;
+// Outputs [o0, o0 + 16 MT) of a matrix. Those behind its last are copies of that one, and nobody stores them.
+struct q4_matrix {
+    const char *codes, *scales, *biases; // of output o0
+    int row_bytes, scale_bytes, last;    // last: the highest output that exists, counted from o0
 };
 
-// Of this warp's first unit. Outputs behind the last are copies of it, and nobody stores them.
-__device__ __forceinline__ struct q4_source q4_open(const struct weight_view &w, int64_t o0, int unit) {
-    int lane = threadIdx.x % 32, piece = lane % 4 * 16;
-    int64_t last = w.n_out - 1, m = lane / 4, s = lane % 16;
-    const char *scales = lane < 16 ? w.scales : w.biases;
-    struct q4_source q;
-    q.low = w.data + min(o0 + m, last) * w.row_bytes + unit * 64 + piece;
-    q.high = w.data + min(o0 + m + 8, last) * w.row_bytes + unit * 64 + piece;
-    q.scales = scales + (min(o0 + s, last) * w.n_group + 2 * unit) * 2;
-    return q;
+__device__ __forceinline__ struct q4_matrix q4_matrix_of(const struct weight_view &w, int64_t o0) {
+    struct q4_matrix m;
+    o0 = min(o0, w.n_out - 1);
+    m.row_bytes = (int)w.row_bytes;
+    m.scale_bytes = w.n_group * 2;
+    m.codes = w.data + o0 * w.row_bytes;
+    m.scales = w.scales + o0 * m.scale_bytes;
+    m.biases = w.biases + o0 * m.scale_bytes;
+    m.last = (int)min(w.n_out - 1 - o0, (int64_t)1 << 20);
+    return m;
 }
 
-// Starts the copy of the unit that is next, and moves on by n_warp units.
-__device__ __forceinline__ void q4_fetch(struct q4_source *q, uint32_t unit, int n_warp) {
+// What this thread copies of each unit: 16 bytes of two outputs of each 16, and one output's two scales.
+template <int MT> struct q4_source { const char *codes[2 * MT], *scales; };
+
+template <int MT>
+__device__ __forceinline__ void q4_open(const struct q4_matrix &w, int unit, struct q4_source<MT> *q) {
     int lane = threadIdx.x % 32;
-    uint32_t to = unit + lane / 4 * Q4_PITCH + lane % 4 * 16;
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(q->low));
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to + 8 * Q4_PITCH), "l"(q->high));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(unit + 16 * Q4_PITCH + lane * 4), "l"(q->scales));
-    q->low += n_warp * 64;
-    q->high += n_warp * 64;
-    q->scales += n_warp * 4;
+    const char *codes = w.codes + unit * 64 + lane % 4 * 16;
+#pragma unroll
+    for (int t = 0; t < 2 * MT; t++) q->codes[t] = codes + (int64_t)min(t * 8 + lane / 4, w.last) * w.row_bytes;
+    q->scales = w.scales + (int64_t)min(lane % (16 * MT), w.last) * w.scale_bytes + unit * 4;
 }
 
-// Eight codes as four pairs (j, j + 4) of 128 + q.
-__device__ __forceinline__ void q4_pairs(uint32_t word, uint32_t out[4]) {
+// An output's 64 bytes are four pieces; two of each four outputs have the halves exchanged, so that the threads of a
+// half warp meet different banks.
+__device__ __forceinline__ int q4_exchange(int output) { return (output & 2) * 16; }
+
+// Starts the copy of the unit that is next, and moves on by `step` units.
+template <int MT> __device__ __forceinline__ void q4_fetch(struct q4_source<MT> *q, uint32_t unit, int step) {
+    int lane = threadIdx.x % 32;
+    uint32_t to = unit + lane / 4 * 64 + (lane % 4 * 16 ^ q4_exchange(lane / 4));
 #pragma unroll
-    for (int j = 0; j < 4; j++) out[j] = ((word >> 4 * j) & 0x000f000fu) | 0x43004300u;
+    for (int t = 0; t < 2 * MT; t++) {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to + t * 512), "l"(q->codes[t]));
+        q->codes[t] += step * 64;
+    }
+    if (lane < 16 * MT)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(unit + MT * Q4_CODES + lane * 4), "l"(q->scales));
+    q->scales += step * 4;
 }
 
 __device__ __forceinline__ float2 bf16_pair(uint32_t word) {

@@ -12,7 +12,8 @@ enum compute {
     COMPUTE_F32,  // the reference: fp32 activations, fp32 products, fp32 keys and values
     // Products with fp32 accumulation, bf16 keys and values. Where activations are fp32 between operations
     // (device.activation), a product keeps 16 bits of them: as two bf16, as two planes of int8 for each row and group,
-    // or whole. Where they are bf16, it takes them as they are.
+    // or whole; a GPU's products of prompts keep 11, as fp16, or twice as many. Where they are bf16, it takes them as
+    // they are.
     COMPUTE_BF16,
     // Quantised weights: activations quantised to int8 for each row and group, which costs accuracy. The rest as bf16.
     COMPUTE_INT8,

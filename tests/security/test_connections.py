@@ -107,7 +107,7 @@ def test_unread_replies(server):
         s.connect(("127.0.0.1", server.port))
         s.sendall(data)
         unread.append(s)
-    body = json.dumps({"prompt": "The river", "max_tokens": 300, "ignore_eos": True, "stream": True, "logprobs": 20}).encode()
+    body = json.dumps({"prompt": "The river", "max_tokens": 1000, "ignore_eos": True, "stream": True, "logprobs": 20}).encode()
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     s.connect(("127.0.0.1", server.port))
