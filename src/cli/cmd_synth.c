@@ -22,7 +22,7 @@ int cmd_synth(int argc, char **argv) {
         .seed = o.seed < 0 ? 0 : (uint64_t)o.seed,
         .headers_only = o.headers_only,
         .n_threads = machine_cores(),
-        .progress = progress_show,
+        .progress = o.no_progress ? NULL : progress_show,
         .context = doing,
     };
     struct error e;

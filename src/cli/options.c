@@ -87,7 +87,7 @@ static const struct flag flags[] = {
      .help = "precision (auto: bf16; int8 is faster and less exact)"},
     {"kv-dtype", CHOICE, AT(kv_dtype), MODEL, .choices = "bf16|fp8",
      .help = "keys and values (bf16; fp32 with --compute fp32)"},
-    {"no-progress", SET, AT(no_progress), MODEL | VERB_PULL, .help = "no progress bar"},
+    {"no-progress", SET, AT(no_progress), MODEL | VERB_PULL | VERB_SYNTH, .help = "no progress bar"},
 
     {"temperature", REAL, AT(temperature), SAMPLING, 0, 100, .value = "F",
      .help = "0 takes the likeliest token (generation_config.json)"},
@@ -147,7 +147,7 @@ static const struct flag flags[] = {
     {"documents", TEXT, AT(documents), VERB_BENCH, .value = "FILE",
      .help = "of bench acceptance: what tools/train/acceptance_ids.py writes"},
     {"drafter-dir", NOT_BUILT, NO_VALUE, VERB_SYNTH, .choices = "", .value = "DIR",
-     .why = "DFlash2 drafters are not built yet"},
+     .why = "drafters with random weights are not built yet"},
     {"slide", SET, AT(slide), MODEL, .help = "live weight learning (not built yet)"},
 };
 

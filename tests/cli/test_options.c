@@ -86,6 +86,8 @@ static void test_values(void **state) {
     assert_int_equal(o.api_keys.n, 1);
     assert_true(o.temperature == 0.5);
     assert_int_equal(o.parallel, 2);
+    must_parse(VERB_SYNTH, "synth tiny DIR --no-progress", &o);
+    assert_true(o.no_progress);
     must_parse(VERB_RUN, "run M --tokens 5,6 --pass-rows 128 --ignore-eos --json -- --not-a-flag", &o);
     assert_int_equal(o.n_args, 2);
     assert_string_equal(o.args[1], "--not-a-flag");
