@@ -90,9 +90,7 @@ static enum status prepare_tracking(struct request *r, const struct request_para
         if (s != STATUS_OK) return s;
         for (int32_t i = 0; i < r->n_prompt; i++) seen_add(&r->seen, r->prompt[i], false);
     }
-    enum status s = p->n_stop > 0 ? stops_init(r, p->stop, p->n_stop, error) : STATUS_OK;
-    // Last: a request that is refused has not taken the masker.
-    return s == STATUS_OK && p->masker != NULL ? request_mask_open(r, p->masker, error) : s;
+    return p->n_stop > 0 ? stops_init(r, p->stop, p->n_stop, error) : STATUS_OK;
 }
 
 static enum status prepare_drafting(struct request *r, const struct request_params *p, struct error *error) {
@@ -143,6 +141,8 @@ enum status request_create(struct engine *e, const struct request_params *p, str
     s = copy_arrays(r, p, error);
     if (s == STATUS_OK) s = prepare_tracking(r, p, error);
     if (s == STATUS_OK) s = prepare_drafting(r, p, error);
+    // Last: a request that is refused has not taken the masker.
+    if (s == STATUS_OK && p->masker != NULL) s = request_mask_open(r, p->masker, error);
     if (s != STATUS_OK) {
         request_release(r);
         return s;
