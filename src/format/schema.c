@@ -298,7 +298,6 @@ static enum status set_alternatives(const struct schema_context *x, const char *
     struct json_view list, alternative;
     int32_t parts[GRAMMAR_CHOICES_MAX];
     size_t n_parts = 0;
-    struct error own;
     enum status status = json_get_view(x->schema, keyword, JSON_REQUIRED, JSON_ARRAY, &list, e);
     if (status == STATUS_OK && json_length(&list) == 0) return schema_refuse_value(x->schema, keyword, "is empty", e);
     if (status == STATUS_OK && json_length(&list) > GRAMMAR_CHOICES_MAX)
@@ -309,7 +308,7 @@ static enum status set_alternatives(const struct schema_context *x, const char *
             return error_set(e, STATUS_INVALID, "%s/%zu must be a schema", list.path, i);
         status = schema_node(x->c, &alternative, x->form, x->types, &parts[n_parts++], e);
     }
-    if (status == STATUS_OK) status = grammar_set_choice(x->c->g, node, parts, n_parts, &own);
+    if (status == STATUS_OK) status = grammar_set_choice(x->c->g, node, parts, n_parts, e);
     return status;
 }
 
