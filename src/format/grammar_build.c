@@ -3,7 +3,8 @@
 #include <string.h>
 
 #define PARTS_MAX (1 << 18)
-#define CHAIN_MAX 64 // choices within choices: bounds the recursion of a step
+#define CHAIN_MAX 64  // choices within choices: bounds the recursion of a step
+#define WAYS_MAX  256 // through a choice and those within it: bounds the work of a step, which tries them all
 
 static bool grow(void **items, int32_t n, int32_t more, int32_t *capacity, size_t size) {
     if (n + more <= *capacity) return true;
@@ -228,33 +229,54 @@ static void find_heights(struct grammar *g) {
     }
 }
 
-// How many choices lie within each other, at most. A circle of them has no end.
-static bool chains_end(const struct grammar *g, int32_t *ranks) {
+// How many choices lie within each other, at most, and how many ways lead through them: two that both hold the same
+// third one have all of its ways twice.
+struct chain {
+    int32_t rank, n_ways;
+};
+
+static struct chain chain_of(const struct grammar *g, const struct node *n, const struct chain *chains) {
+    struct chain own = {0, 0};
+    for (int32_t k = 0; k < n->n; k++) {
+        int32_t part = g->parts[n->first + k];
+        bool is_choice = g->nodes[part].kind == NODE_CHOICE;
+        own.rank = larger(own.rank, 1 + chains[part].rank);
+        own.n_ways += is_choice ? chains[part].n_ways : 1;
+        if (own.n_ways > WAYS_MAX) own.n_ways = WAYS_MAX + 1;
+    }
+    return own;
+}
+
+// A circle of choices has no end.
+static bool find_chains(const struct grammar *g, struct chain *chains, int32_t *n_ways) {
     bool changed = true;
     for (int pass = 0; changed && pass <= CHAIN_MAX; pass++) {
         changed = false;
         for (int32_t i = 1; i < g->n_nodes; i++) {
-            const struct node *n = &g->nodes[i];
-            int32_t rank = 0;
-            for (int32_t k = 0; n->kind == NODE_CHOICE && k < n->n; k++)
-                rank = larger(rank, 1 + ranks[g->parts[n->first + k]]);
-            changed |= rank != ranks[i];
-            ranks[i] = rank;
+            if (g->nodes[i].kind != NODE_CHOICE) continue;
+            struct chain own = chain_of(g, &g->nodes[i], chains);
+            changed |= own.rank != chains[i].rank || own.n_ways != chains[i].n_ways;
+            chains[i] = own;
         }
     }
+    *n_ways = 0;
+    for (int32_t i = 1; i < g->n_nodes; i++) *n_ways = larger(*n_ways, chains[i].n_ways);
     return !changed;
 }
 
 bool grammar_is_endless(const struct grammar *g, int32_t node) { return g->nodes[node].height > GRAMMAR_DEPTH_MAX; }
 
 enum status grammar_finish(struct grammar *g, int32_t root, struct error *e) {
-    int32_t *ranks = calloc((size_t)g->n_nodes, sizeof *ranks);
-    if (ranks == NULL) return error_memory(e);
-    bool ends = chains_end(g, ranks);
-    free(ranks);
+    struct chain *chains = calloc((size_t)g->n_nodes, sizeof *chains);
+    int32_t n_ways;
+    if (chains == NULL) return error_memory(e);
+    bool ends = find_chains(g, chains, &n_ways);
+    free(chains);
     if (!ends)
         return error_set(e, STATUS_UNSUPPORTED, "has alternatives that lead to each other in a circle, or %d deep",
                          CHAIN_MAX);
+    if (n_ways > WAYS_MAX)
+        return error_set(e, STATUS_LIMIT, "has alternatives within alternatives of more than %d ways", WAYS_MAX);
     g->root = root;
     find_heights(g);
     return STATUS_OK;

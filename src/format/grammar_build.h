@@ -62,8 +62,9 @@ struct grammar_member {
 enum status grammar_set_object(struct grammar *g, int32_t node, const struct grammar_frame_words *words, int32_t lead,
                                const struct grammar_member *members, size_t n, struct error *e);
 
-// Ends building. UNSUPPORTED when alternatives lead to each other in a circle. grammar_is_endless: a text of the node
-// would never end, or nest too deeply; the root must not be so.
+// Ends building. UNSUPPORTED when alternatives lead to each other in a circle, LIMIT when those within each other make
+// more ways than a step should try. grammar_is_endless: a text of the node would never end, or nest too deeply; the
+// root must not be so.
 enum status grammar_finish(struct grammar *g, int32_t root, struct error *e);
 bool grammar_is_endless(const struct grammar *g, int32_t node);
 

@@ -151,9 +151,31 @@ static void test_refused(void **state) { // C05, C55
            " can never be complete");
 }
 
+// Alternatives `depth` deep, each twice the next: 2^depth ways to one value.
+static void write_doubles(char *out, size_t size, int depth) {
+    size_t n = (size_t)snprintf(out, size, "{\"$ref\":\"#/$defs/0\",\"$defs\":{");
+    for (int i = 0; i < depth; i++)
+        n += (size_t)snprintf(out + n, size - n,
+                              "\"%d\":{\"anyOf\":[{\"$ref\":\"#/$defs/%d\"},{\"$ref\":\"#/$defs/%d\"}]},", i, i + 1,
+                              i + 1);
+    n += (size_t)snprintf(out + n, size - n, "\"%d\":{\"type\":\"null\"}}}", depth);
+    assert_true(n < size);
+}
+
+// Every step into alternatives tries all ways through them.
+static void test_ways(void **state) {
+    (void)state;
+    char schema[4096];
+    write_doubles(schema, sizeof schema, 8);
+    expect(schema, true, "null");
+    write_doubles(schema, sizeof schema, 40);
+    refuse(schema, " has alternatives within alternatives");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),  cmocka_unit_test(test_strings),
                                        cmocka_unit_test(test_numbers), cmocka_unit_test(test_objects),
-                                       cmocka_unit_test(test_depth),   cmocka_unit_test(test_refused)};
+                                       cmocka_unit_test(test_depth),   cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_ways)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
