@@ -39,7 +39,7 @@ enum status masker_create(struct grammar *g, const struct vocabulary *v, const i
         return n_ends <= ENDS_MAX ? error_memory(e) : error_set(e, STATUS_LIMIT, "a reply has too many ends");
     }
     m->g = g;
-    m->v = v;
+    m->v = vocabulary_share(v);
     m->n_ends = n_ends;
     if (n_ends > 0) memcpy(m->ends, ends, (size_t)n_ends * sizeof *ends);
     m->n_words = (v->n_ids + 31) / 32;
@@ -61,6 +61,7 @@ enum status masker_create(struct grammar *g, const struct vocabulary *v, const i
 void masker_free(struct masker *m) {
     if (m == NULL) return;
     grammar_free(m->g);
+    vocabulary_free((struct vocabulary *)m->v);
     free(m->kept);
     free(m->keys);
     free(m->words);

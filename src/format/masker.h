@@ -9,8 +9,8 @@
 
 struct masker;
 
-// The grammar's root must be finished. Takes the grammar, also when it fails; the vocabulary must outlive it. ends: ids
-// that end a reply, allowed where it is complete; copied. Errors: LIMIT, MEMORY.
+// The grammar's root must be finished. Takes the grammar, also when it fails, and shares the vocabulary. ends: ids that
+// end a reply, allowed where it is complete; copied. Errors: LIMIT, MEMORY.
 enum status masker_create(struct grammar *g, const struct vocabulary *v, const int32_t *ends, int32_t n_ends,
                           struct masker **out, struct error *e);
 void masker_free(struct masker *m); // NULL is fine

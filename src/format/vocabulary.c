@@ -106,6 +106,7 @@ static bool fill(struct vocabulary *v) {
 enum status vocabulary_create(const struct tokenizer *t, int32_t n_ids, struct vocabulary **out, struct error *e) {
     struct vocabulary *v = calloc(1, sizeof *v);
     if (v == NULL) return error_memory(e);
+    atomic_init(&v->n_owners, 1);
     v->tokenizer = t;
     v->n_ids = tokenizer_count_ids(t) < n_ids ? tokenizer_count_ids(t) : n_ids;
     if (!fill(v)) {
@@ -116,8 +117,13 @@ enum status vocabulary_create(const struct tokenizer *t, int32_t n_ids, struct v
     return STATUS_OK;
 }
 
+const struct vocabulary *vocabulary_share(const struct vocabulary *v) {
+    atomic_fetch_add(&((struct vocabulary *)v)->n_owners, 1); // the only part that changes
+    return v;
+}
+
 void vocabulary_free(struct vocabulary *v) {
-    if (v == NULL) return;
+    if (v == NULL || atomic_fetch_sub(&v->n_owners, 1) != 1) return;
     free(v->all.nodes);
     free(v->added);
     for (int class = 0; class < VOCABULARY_CLASSES; class ++) {

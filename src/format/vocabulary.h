@@ -1,11 +1,12 @@
 // Owns a tokenizer's vocabulary as masks want it: a trie of the tokens' bytes, so that what is shared is read once, and
 // which tokens are nothing but ordinary characters, so that most need not be read at all. Added tokens (tags) are
 // apart; special ones, and those of more than VOCABULARY_TOKEN_BYTES, are in none of it. Never changes once made; any
-// thread may read it.
+// thread may read it. It has several owners, and the last one to let go frees it.
 #ifndef TF_FORMAT_VOCABULARY_H
 #define TF_FORMAT_VOCABULARY_H
 
 #include "format/tokenizer.h"
+#include <stdatomic.h>
 
 #define VOCABULARY_TOKEN_BYTES 64
 
@@ -25,6 +26,7 @@ struct vocabulary_trie {
 enum vocabulary_class { CLASS_STRING, CLASS_TEXT, VOCABULARY_CLASSES };
 
 struct vocabulary {
+    atomic_int n_owners;
     const struct tokenizer *tokenizer;
     int32_t n_ids;
     struct vocabulary_trie all;
@@ -38,6 +40,7 @@ struct vocabulary {
 
 // Ids from n_ids on are left out. The tokenizer must outlive it. Errors: LIMIT, MEMORY.
 enum status vocabulary_create(const struct tokenizer *t, int32_t n_ids, struct vocabulary **out, struct error *e);
-void vocabulary_free(struct vocabulary *v); // NULL is fine
+const struct vocabulary *vocabulary_share(const struct vocabulary *v); // v, with one more owner
+void vocabulary_free(struct vocabulary *v);                            // one owner less; NULL is fine
 
 #endif
