@@ -247,6 +247,8 @@ bool structured_open(const struct service *s, enum route_id route, const struct 
     if (form.format == FORMAT_TEXT && !form.calls) return true;
     if (s->info->tokenizer == NULL)
         return api_refuse(e, 400, "unsupported", "structured output needs a tokenizer, which this model does not have");
+    if (config->n_eos == 0)
+        return api_refuse(e, 400, "unsupported", "structured output needs an end-of-text id, which this model lacks");
     if (prompt->continues && !form.free_text)
         return api_refuse(e, 400, "unsupported",
                           "/messages ends with an assistant's message to go on with, which does not go with structured "
