@@ -100,7 +100,7 @@ void state_publish(struct engine *e) {
     for (int32_t i = 0; i < e->n_running; i++) write_lane(&b, e->running[i], now, i == 0);
     bool first = e->n_running == 0;
     for (struct request *r = e->prompting; r != NULL; r = r->next, first = false) write_lane(&b, r, now, first);
-    buffer_printf(&b, "],\"n_lane\":%d,\"waiting\":[", e->options.parallel);
+    buffer_printf(&b, "],\"n_lane\":%d,\"waiting\":[", e->info.plan.parallel);
     write_waiting(&b, e, now);
     write_pages(&b, e);
     pthread_mutex_lock(&e->lock);
