@@ -137,7 +137,7 @@ static const struct flag flags[] = {
 
     {"no-drafts", SET, AT(no_drafts), MODEL, .help = "plain decoding"},
     {"drafter", TEXT, AT(drafter), MODEL, .value = "auto|mtp|none|DIR",
-     .help = "beside copies of the context: the checkpoint's own head (auto, mtp), none, or a drafter's folder"},
+     .help = "copies and the checkpoint's head (mtp, auto; auto is plain on a GPU), copies (none), copies and DIR's"},
     {"drafter-bits", CHOICE, AT(drafter_bits), MODEL, .choices = "4|0",
      .help = "of a drafter's matrices that are not quantised; 0: they stay as they are (4)"},
     {"mtp-drafts", INTEGER, AT(mtp_drafts), MODEL, 0, DRAFT_MAX_ROWS - 1, .value = "N",
@@ -147,7 +147,7 @@ static const struct flag flags[] = {
     {"documents", TEXT, AT(documents), VERB_BENCH, .value = "FILE",
      .help = "of bench acceptance: what tools/train/acceptance_ids.py writes"},
     {"drafter-dir", NOT_BUILT, NO_VALUE, VERB_SYNTH, .choices = "", .value = "DIR",
-     .why = "drafters with random weights are not built yet"},
+     .why = "making drafters is not built yet"},
     {"slide", SET, AT(slide), MODEL, .help = "live weight learning (not built yet)"},
 };
 
