@@ -39,6 +39,7 @@ struct schema_compiler {
     int32_t plain_number[2];                      // start states of any number and any integer; DFA_NONE: not yet
     int32_t open_object, close_object, open_array, close_array, separator; // start states; DFA_NONE: not yet
     int64_t n_work;                                                        // automaton states that were made on the way
+    int64_t n_compared;                                                    // pairs of listed values
 };
 
 struct schema_context {

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VALUES_MAX 4096
+#define VALUES_MAX   4096
+#define COMPARED_MAX (1 << 22) // pairs of values, for all "oneOf" of a schema together
 
 // ---- types ----
 
@@ -141,9 +142,10 @@ static const json_t *listed(const json_t *schema, size_t i) {
     return only != NULL ? only : json_array_get(json_object_get(schema, "enum"), i);
 }
 
-static bool lists_differ(const json_t *a, const json_t *b) {
+static bool lists_differ(struct schema_compiler *c, const json_t *a, const json_t *b) {
     size_t n = count_listed(a), m = count_listed(b);
-    if (n * m > 65536) return false;
+    if (n * m > 65536 || c->n_compared > COMPARED_MAX) return false;
+    c->n_compared += (int64_t)(n * m);
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < m; k++)
             if (is_same(listed(a, i), listed(b, k))) return false;
@@ -159,13 +161,20 @@ static bool is_required(const json_t *schema, const char *key) {
     return false;
 }
 
+// Whether an object has more members than one that can be compiled, and is not worth looking through.
+static bool is_large(const json_t *schema) {
+    return json_object_size(json_object_get(schema, "properties")) > GRAMMAR_MEMBERS_MAX ||
+           json_array_size(json_object_get(schema, "required")) > GRAMMAR_MEMBERS_MAX;
+}
+
 // A member that both must have, with different values.
-static bool members_differ(const json_t *a, const json_t *b) {
+static bool members_differ(struct schema_compiler *c, const json_t *a, const json_t *b) {
     const json_t *others = json_object_get(b, "properties");
     const char *key;
     json_t *schema;
+    if (is_large(a) || is_large(b)) return false;
     json_object_foreach(json_object_get(a, "properties"), key, schema) {
-        if (is_required(a, key) && is_required(b, key) && lists_differ(schema, json_object_get(others, key)))
+        if (is_required(a, key) && is_required(b, key) && lists_differ(c, schema, json_object_get(others, key)))
             return true;
     }
     return false;
@@ -192,7 +201,7 @@ enum status schema_check_apart(struct schema_compiler *c, const struct json_view
         for (size_t k = 0; k < i; k++) {
             const json_t *a = views[k].value, *b = views[i].value;
             unsigned both = types_of(&views[k]) & types_of(&views[i]);
-            if (both == 0 || lists_differ(a, b) || (both == VALUE_OBJECT && members_differ(a, b))) continue;
+            if (both == 0 || lists_differ(c, a, b) || (both == VALUE_OBJECT && members_differ(c, a, b))) continue;
             return error_set(e, STATUS_UNSUPPORTED,
                              "%s is supported only where its alternatives differ in type or in a required constant "
                              "member, and alternatives %zu and %zu do not: use anyOf",
