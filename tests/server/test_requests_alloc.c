@@ -17,7 +17,7 @@
 #include <string.h>
 
 static struct tokenizer *tok;
-static struct model_config config = {.n_vocab = 320};
+static struct model_config config = {.n_vocab = 320, .n_eos = 1, .eos_ids = {1}};
 static struct engine_info info = {.config = &config, .context = 4096, .max_tokens = 64};
 static struct server_options options = {.name = "x", .sampling = {.temperature = 1, .top_p = 1, .repetition = 1}};
 static struct service service = {.options = &options, .info = &info, .n_vocab = 320};
