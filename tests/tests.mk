@@ -106,7 +106,8 @@ test-golden:
 # Pairs of settings first, as far as the time goes; and proof that each gate can turn red. `tokenfold gate` runs it all.
 GATES := $(foreach m,fold-s fold-moe,"$O/tokenfold gate all models/$m --no-progress --budget 90") \
          $(foreach m,dense-mlx4-g32 moe-mlx4-g64,"$O/tokenfold gate all build/golden/$m --no-progress --budget 30" \
-         "$O/tokenfold gate all build/golden/$m --no-progress --controls")
+         "$O/tokenfold gate all build/golden/$m --no-progress --controls") \
+         "$O/tokenfold gate drafts models/fold-s --no-progress --controls"
 test-gate:
 	@tools/unpack_golden.sh
 	$(call build_all,build/tokenfold)

@@ -95,9 +95,13 @@ static enum status run_controls(struct gate *g, struct tally *t, struct error *e
             struct verdict v = {0};
             enum status status = s->run(g, s->controls[i].at, s->controls[i].fault, &v, e);
             if (status != STATUS_OK) return status;
+            bool is_empty = !v.red && v.n_replies == 0;
             t->n_red += v.red;
-            t->n_green += !v.red;
-            printf("%-10s planted: %s: %s%s\n", s->name, s->controls[i].what, v.red ? "found: " : "NOT FOUND",
+            t->n_green += !v.red && !is_empty;
+            printf("%-10s planted: %s: %s%s\n", s->name, s->controls[i].what,
+                   v.red      ? "found: "
+                   : is_empty ? "not for this model"
+                              : "NOT FOUND",
                    v.red ? v.text : "");
             fflush(stdout);
         }

@@ -39,6 +39,8 @@ static const char *const kind_names[N_KINDS] = {
 static enum status run(struct gate *g, const int32_t *at, enum engine_fault fault, struct verdict *v, struct error *e) {
     const struct kind *kind = &kinds[at[3]];
     struct job jobs[JOBS_MAX];
+    bool has_drafter = engine_get_info(g->engine)->drafter_block > 0;
+    if (kind->drafts.block && !has_drafter) return STATUS_OK; // not for this model
     struct arm arm = suite_arm(at[0], at[1], suite_streams(at[2]), fault);
     arm.drafts = kind->drafts;
     arm.garbage = (at[1] + at[3]) % 3 == 0; // what was not written is not read, drafts or not
@@ -49,7 +51,7 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
                         ? reference_prepare_drafters(g, arm.fp8, &kind->drafts, jobs, n, e)
                         : STATUS_OK;
     if (s == STATUS_OK) s = suite_run_together(g, &arm, jobs, n, v, e);
-    bool by_drafter = kind->drafts.block && kind->drafts.forced && engine_get_info(g->engine)->drafter_block > 0;
+    bool by_drafter = kind->drafts.block && kind->drafts.forced;
     if (s == STATUS_OK && (kind->drafts.expected || by_drafter) && v->n_drafted == 0)
         verdict_red(v, "nothing was drafted");
     int32_t which = suite_find_case(g, "second turn");
