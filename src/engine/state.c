@@ -53,8 +53,8 @@ static void mark_pages(const struct engine *e, int32_t *cells, int32_t n) {
     for (int32_t i = 0; i < n; i++) cells[i] = CELL_FREE;
     for (int32_t run = 0; run < counts.n_run; run++) {
         int32_t first, n_in;
+        if (!pool_run_is_held(e->pool, run)) continue; // a page that lies over it is not its state
         pool_pages_of_run(e->pool, run, &first, &n_in);
-        if (pool_run_is_free(e->pool, run)) continue;
         for (int32_t i = first; i < first + n_in; i++) cells[i] = CELL_STATE;
     }
     for (int32_t i = 0; i < e->n_running; i++) mark_lane(e, e->running[i], cells);
@@ -63,7 +63,6 @@ static void mark_pages(const struct engine *e, int32_t *cells, int32_t n) {
         int32_t lanes = pool_page_refs(e->pool, HOLDER_LANE, i), cache = pool_page_refs(e->pool, HOLDER_CACHE, i);
         if (lanes > 1) cells[i] = CELL_SHARED;
         if (lanes == 0 && cache > 0) cells[i] = CELL_CACHED;
-        // A run that is not free because a page lies over it holds no state there.
         if (lanes + cache == 0 && cells[i] >= 0) cells[i] = CELL_FREE;
     }
 }

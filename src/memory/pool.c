@@ -173,6 +173,11 @@ bool pool_run_is_free(const struct pool *p, int32_t run) {
     return !p->runs[run].held && p->runs[run].pages == 0;
 }
 
+bool pool_run_is_held(const struct pool *p, int32_t run) {
+    must(run >= 0 && run < p->n_run);
+    return p->runs[run].held;
+}
+
 bool pool_run_is_open(const struct pool *p, int32_t run) {
     must(run >= 0 && run < p->n_run);
     return !p->runs[run].by_lane && p->runs[run].lane_pages == 0;

@@ -48,6 +48,7 @@ int32_t pool_page_refs(const struct pool *p, enum holder holder, int32_t page);
 // ---- runs: one holder each ----
 
 bool pool_run_is_free(const struct pool *p, int32_t run);            // not held, and no page that covers it is
+bool pool_run_is_held(const struct pool *p, int32_t run);            // by a lane or the cache
 int32_t pool_find_free_run(const struct pool *p);                    // the lowest-numbered one, or POOL_NONE
 void pool_take_run(struct pool *p, enum holder holder, int32_t run); // which must be free
 void pool_pass_run(struct pool *p, int32_t run, enum holder to);     // from the other kind of holder

@@ -43,7 +43,10 @@ static void set_up(void) {
 static void read_back(const struct request_fields *f, const struct prompt *p) {
     struct error e;
     struct reply *r;
-    struct toolcall_options parser = {p->starts_in_think, p->may_think, !f->parallel_calls, p->tools};
+    struct toolcall_options parser = {.starts_in_think = p->starts_in_think,
+                                      .may_think = p->may_think,
+                                      .one_call = !f->parallel_calls,
+                                      .tools = p->tools};
     struct reply_options o = {.tokenizer = info.tokenizer, .stop = &f->stop, .parser = &parser, .places = true};
     if (reply_create(&o, &r, &e) != STATUS_OK) return;
     bool ended = false;
@@ -61,7 +64,8 @@ static void read_body(enum route_id route, const json_t *body) {
     struct request_fields f;
     struct prompt p;
     struct api_error e;
-    bool hide;
+    enum tool_mode mode;
+    const char *name;
     if (!fields_read(&service, route, body, &f, &e)) {
         must(e.http == 400 || e.http == 404);
         return;
@@ -71,7 +75,7 @@ static void read_body(enum route_id route, const json_t *body) {
                 : f.messages.value != NULL                 ? prompt_from_messages(&service, &f, &p, &e)
                                                            : prompt_from_text(&service, &f, &p, &e);
     if (made) {
-        if (fields_read_tool_choice(&f, &hide, &e)) read_back(&f, &p);
+        if (fields_read_tool_choice(&f, &mode, &name, &e)) read_back(&f, &p);
         prompt_free(&p);
     } else {
         must(e.http == 400);

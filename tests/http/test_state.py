@@ -6,7 +6,8 @@ import time
 import harness
 
 os.environ.update(TF_QWEN_KV_PAGES="64", TF_QWEN_KV_SHARE="1")  # before the server starts
-BODY = {"prompt": [5 + i % 40 for i in range(200)], "max_tokens": 700, "ignore_eos": True, "stream": True}
+# Long and plain, so that it is still running when it is looked at.
+BODY = {"prompt": [5 + i % 40 for i in range(200)], "max_tokens": 3000, "ignore_eos": True, "stream": True, "draft": False}
 
 
 def state(server):
@@ -36,7 +37,7 @@ def test_while_requests_run(server):
     streams += [server.begin("/v1/completions", BODY) for _ in range(3)]
     body, cells = until(server, lambda s: len(s["lanes"]) == 2 and s["n_waiting"] == 2)
     for lane in body["lanes"]:
-        assert lane["prompt"] == 200 and 0 <= lane["prompt_done"] <= 200 and 0 <= lane["reply"] <= lane["longest"] == 700, lane
+        assert lane["prompt"] == 200 and 0 <= lane["prompt_done"] <= 200 and 0 <= lane["reply"] <= lane["longest"] == 3000, lane
         own = [c for c in cells if c in (str(lane["lane"]), f"{lane['lane']}+")]
         assert len(own) + cells.count("shared") >= lane["pages"] >= len(own) > 0, (lane, cells)
         stored = -(-(lane["prompt_done"] + lane["reply"]) // 64)
