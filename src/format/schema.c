@@ -231,19 +231,6 @@ static enum status check_alone(const struct json_view *schema, const char *alone
     return STATUS_OK;
 }
 
-static unsigned bits_of_type(const char *name) {
-    static const struct {
-        const char *name;
-        unsigned bits;
-    } types[] = {{"string", VALUE_STRING},   {"number", VALUE_NUMBER | VALUE_INTEGER},
-                 {"integer", VALUE_INTEGER}, {"boolean", VALUE_BOOLEAN},
-                 {"null", VALUE_NULL},       {"object", VALUE_OBJECT},
-                 {"array", VALUE_ARRAY}};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (strcmp(types[i].name, name) == 0) return types[i].bits;
-    return 0;
-}
-
 static const char unknown_type[] =
     "must be string, number, integer, boolean, null, object or array, or an array of these";
 
@@ -251,10 +238,10 @@ enum status schema_read_types(const struct json_view *schema, unsigned *types, s
     const json_t *type = json_object_get(schema->value, "type");
     bool nullable = json_is_true(json_object_get(schema->value, "nullable"));
     if (type == NULL) return STATUS_OK;
-    *types = json_is_string(type) ? bits_of_type(json_string_value(type)) : 0;
+    *types = json_is_string(type) ? toolcall_type_bits(json_string_value(type)) : 0;
     for (size_t i = 0; i < json_array_size(type); i++) {
         const char *name = json_string_value(json_array_get(type, i));
-        unsigned bits = name != NULL ? bits_of_type(name) : 0;
+        unsigned bits = name != NULL ? toolcall_type_bits(name) : 0;
         if (bits == 0) return schema_refuse_value(schema, "type", unknown_type, e);
         *types |= bits;
     }

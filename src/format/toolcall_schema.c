@@ -20,7 +20,7 @@ const json_t *toolcall_find_function(const json_t *tools, const char *name, size
     return NULL;
 }
 
-static unsigned bits_of_type(const char *name) {
+unsigned toolcall_type_bits(const char *name) {
     static const struct {
         const char *name;
         unsigned bits;
@@ -30,7 +30,12 @@ static unsigned bits_of_type(const char *name) {
                  {"array", VALUE_ARRAY}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (strcmp(types[i].name, name) == 0) return types[i].bits;
-    return VALUE_STRING; // a name of its own: text
+    return 0;
+}
+
+static unsigned bits_of_type(const json_t *name) {
+    unsigned bits = toolcall_type_bits(json_string_value(name));
+    return bits != 0 ? bits : VALUE_STRING; // a name of its own: text
 }
 
 static unsigned bits_of_value(const json_t *v) {
@@ -75,10 +80,10 @@ static unsigned types_of_list(const json_t *root, const json_t *list, bool all, 
 static unsigned types_of(const json_t *root, const json_t *schema, int depth, int *n_parts) {
     if (depth > SCHEMA_DEPTH_MAX || ++*n_parts > SCHEMA_PARTS_MAX) return VALUE_ANY;
     const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum"), *v;
-    unsigned bits = json_is_string(type) ? bits_of_type(json_string_value(type)) : 0;
+    unsigned bits = json_is_string(type) ? bits_of_type(type) : 0;
     for (size_t i = 0; i < json_array_size(type); i++) {
         v = json_array_get(type, i);
-        if (json_is_string(v)) bits |= bits_of_type(json_string_value(v));
+        if (json_is_string(v)) bits |= bits_of_type(v);
     }
     const char *reference = json_string_value(json_object_get(schema, "$ref"));
     if (bits == 0 && reference != NULL) bits = types_of(root, follow_reference(root, reference), depth + 1, n_parts);

@@ -23,6 +23,9 @@ enum {
     VALUE_ANY = 127,
 };
 
+// The bits of a type by its name in JSON Schema ("string", "array", ...); 0 for any other name.
+unsigned toolcall_type_bits(const char *name);
+
 // Whether `parameters` names key[0..n) among its properties, and the bits of its types: VALUE_STRING where the key is
 // unknown, VALUE_ANY where its schema says nothing.
 bool toolcall_find_parameter(const json_t *parameters, const char *key, size_t n, unsigned *types);
