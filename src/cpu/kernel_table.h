@@ -55,11 +55,14 @@ struct cpu_attend {
 
 // Decayed products inside a chunk of one value head, lower triangles with row stride CPU_DELTA_ROWS:
 //   kk[i][j] = beta_i e^(G_i - G_j) k_i . k_j for j < i;  qk[i][j] = e^(G_i - G_j) q_i . k_j for j <= i
-// where G is the inclusive cumulative sum of the log decays g. Only the triangles are written.
+// where G is the inclusive cumulative sum of the log decays g, and G_i = sum_g[i] + low_g[i]: sums go to the hundreds
+// where only their differences near 0 count, and one float would keep too little of those. Only the triangles are
+// written.
 struct cpu_delta_scores {
-    int n_row, key_dim;        // n_row <= CPU_DELTA_ROWS
-    const float *q, *k;        // [n_row][key_dim], normalised, q scaled
-    const float *sum_g, *beta; // [n_row]: G, beta
+    int n_row, key_dim;         // n_row <= CPU_DELTA_ROWS
+    const float *q, *k;         // [n_row][key_dim], normalised, q scaled
+    const float *sum_g, *low_g; // [n_row]: G to the nearest float, and the rest
+    const float *beta;          // [n_row]
     float *kk, *qk;
 };
 
@@ -70,12 +73,12 @@ struct cpu_delta_scores {
 // Row i takes nothing from rows after it, so a row of a partial chunk has the bits it would have in a full one.
 struct cpu_delta_chunk {
     int n_row, key_dim, n_col;
-    const float *q, *k;        // [n_row][key_dim]
-    const float *sum_g, *beta; // [n_row]
-    const float *kk, *qk;      // as above
-    const float *v;            // rows v_stride apart
-    float *state;              // [key_dim] rows, state_stride apart
-    float *o;                  // rows o_stride apart
+    const float *q, *k;                // [n_row][key_dim]
+    const float *sum_g, *low_g, *beta; // [n_row]
+    const float *kk, *qk;              // as above
+    const float *v;                    // rows v_stride apart
+    float *state;                      // [key_dim] rows, state_stride apart
+    float *o;                          // rows o_stride apart
     int64_t v_stride, state_stride, o_stride;
     void *scratch; // cpu_kernels.delta_scratch bytes
 };

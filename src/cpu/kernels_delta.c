@@ -31,7 +31,7 @@ static void delta_scores(const struct cpu_delta_scores *s) {
         const float *ki = s->k + (int64_t)i * s->key_dim;
         for (int j = 0; j <= i; j++) {
             const float *kj = s->k + (int64_t)j * s->key_dim;
-            float decay = expf(s->sum_g[i] - s->sum_g[j]);
+            float decay = expf((s->sum_g[i] - s->sum_g[j]) + (s->low_g[i] - s->low_g[j]));
             s->qk[i * CPU_DELTA_ROWS + j] = decay * cpu_dot(q, kj, s->key_dim);
             if (j < i) s->kk[i * CPU_DELTA_ROWS + j] = s->beta[i] * decay * cpu_dot(ki, kj, s->key_dim);
         }
@@ -65,10 +65,10 @@ static void delta_chunk(const struct cpu_delta_chunk *c) {
     float *d = c->scratch;
     for (int i = 0; i < c->n_row; i++) solve_row(c, i, d);
     for (int i = 0; i < c->n_row; i++) output_row(c, i, d);
-    float last = c->sum_g[c->n_row - 1];
+    float last = c->sum_g[c->n_row - 1], last_low = c->low_g[c->n_row - 1];
     for (int r = 0; r < c->key_dim; r++) cpu_scale(expf(last), c->n_col, c->state + r * c->state_stride);
     for (int i = 0; i < c->n_row; i++) {
-        float decay = expf(last - c->sum_g[i]);
+        float decay = expf((last - c->sum_g[i]) + (last_low - c->low_g[i]));
         const float *k = c->k + (int64_t)i * c->key_dim;
         for (int r = 0; r < c->key_dim; r++)
             cpu_axpy(decay * k[r], d + (int64_t)i * c->n_col, c->n_col, c->state + r * c->state_stride);

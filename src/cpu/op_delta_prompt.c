@@ -8,11 +8,11 @@
 
 // One chunk of one value head.
 struct chunk_scratch {
-    float *q, *k;        // [N][Dk]
-    float *sum_g, *beta; // [N]
-    float *kk, *qk;      // [N][N]
-    float *v, *o;        // [N][Dv]; v only where values are not fp32 already
-    float *z;            // [Dv]
+    float *q, *k;                // [N][Dk]
+    float *sum_g, *low_g, *beta; // [N]
+    float *kk, *qk;              // [N][N]
+    float *v, *o;                // [N][Dv]; v only where values are not fp32 already
+    float *z;                    // [Dv]
     void *kernel;
 };
 
@@ -21,6 +21,7 @@ static void carve_chunk(struct cpu_carver *c, const struct cpu_kernels *k, struc
     s->q = cpu_carve(c, (size_t)(N * key_dim) * sizeof(float));
     s->k = cpu_carve(c, (size_t)(N * key_dim) * sizeof(float));
     s->sum_g = cpu_carve(c, N * sizeof(float));
+    s->low_g = cpu_carve(c, N * sizeof(float));
     s->beta = cpu_carve(c, N * sizeof(float));
     s->kk = cpu_carve(c, N * N * sizeof(float));
     s->qk = cpu_carve(c, N * N * sizeof(float));
@@ -49,12 +50,14 @@ static void prepare_chunk(const struct prompt_task *task, int head, int64_t t0, 
                           const struct chunk_scratch *s) {
     const struct delta_args *a = task->a;
     int key_head = head / (a->n_value_head / a->n_key_head);
-    float sum = 0;
+    double sum = 0;
     for (int i = 0; i < n_row; i++) {
         float g;
         cpu_delta_qk(task->d, a, t0 + i, key_head, s->q + (int64_t)i * a->key_dim, s->k + (int64_t)i * a->key_dim);
         cpu_delta_gates(task->d, a, t0 + i, head, &g, &s->beta[i]);
-        s->sum_g[i] = sum += g;
+        sum += g;
+        s->sum_g[i] = (float)sum;
+        s->low_g[i] = (float)(sum - s->sum_g[i]);
     }
     task->d->kernels.delta_scores(&(struct cpu_delta_scores){
         .n_row = n_row,
@@ -62,6 +65,7 @@ static void prepare_chunk(const struct prompt_task *task, int head, int64_t t0, 
         .q = s->q,
         .k = s->k,
         .sum_g = s->sum_g,
+        .low_g = s->low_g,
         .beta = s->beta,
         .kk = s->kk,
         .qk = s->qk,
@@ -94,6 +98,7 @@ static void run_chunk(const struct prompt_task *task, int head, int64_t row0, in
         .q = s->q,
         .k = s->k,
         .sum_g = s->sum_g,
+        .low_g = s->low_g,
         .beta = s->beta,
         .kk = s->kk,
         .qk = s->qk,

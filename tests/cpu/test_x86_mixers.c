@@ -222,18 +222,19 @@ static void delta_rows(const struct cpu_kernels *k, enum compute compute) {
 }
 
 struct chunk {
-    float *q, *k, *v, *state, *o, *kk, *qk, sum_g[CPU_DELTA_ROWS], beta[CPU_DELTA_ROWS];
+    float *q, *k, *v, *state, *o, *kk, *qk, sum_g[CPU_DELTA_ROWS], low_g[CPU_DELTA_ROWS], beta[CPU_DELTA_ROWS];
     void *scratch;
 };
 
 static void run_delta_chunk(const struct cpu_kernels *k, struct chunk *c, int n_row) {
-    k->delta_scores(&(struct cpu_delta_scores){n_row, DK, c->q, c->k, c->sum_g, c->beta, c->kk, c->qk});
+    k->delta_scores(&(struct cpu_delta_scores){n_row, DK, c->q, c->k, c->sum_g, c->low_g, c->beta, c->kk, c->qk});
     k->delta_chunk(&(struct cpu_delta_chunk){.n_row = n_row,
                                              .key_dim = DK,
                                              .n_col = DV,
                                              .q = c->q,
                                              .k = c->k,
                                              .sum_g = c->sum_g,
+                                             .low_g = c->low_g,
                                              .beta = c->beta,
                                              .kk = c->kk,
                                              .qk = c->qk,
@@ -246,12 +247,16 @@ static void run_delta_chunk(const struct cpu_kernels *k, struct chunk *c, int n_
                                              .scratch = c->scratch});
 }
 
+static double cumulative_g(const struct chunk *c, int t) {
+    return t < 0 ? 0 : (double)c->sum_g[t] + (double)c->low_g[t];
+}
+
 // The recurrence in double precision.
 static void check_chunk(const struct chunk *c, const float *state0, int n_row, double bound) {
     double *s = take(DK * DV * sizeof *s);
     for (int i = 0; i < DK * DV; i++) s[i] = (double)state0[i];
     for (int t = 0; t < n_row; t++) {
-        double decay = exp((double)c->sum_g[t] - (t > 0 ? (double)c->sum_g[t - 1] : 0));
+        double decay = exp(cumulative_g(c, t) - cumulative_g(c, t - 1));
         for (int v = 0; v < DV; v++) {
             double m = 0, out = 0;
             for (int i = 0; i < DK; i++) m += decay * s[i * DV + v] * (double)c->k[t * DK + i];
@@ -270,9 +275,11 @@ static void check_chunk(const struct chunk *c, const float *state0, int n_row, d
 static void delta_chunks(const struct cpu_kernels *k, enum compute compute) {
     (void)compute;
     static const int n_rows[] = {64, 1, 5, 30};
-    static const float decays[] = {0.1f, 4.0f}; // the second goes far below the normal range of numbers
+    // Of even rows and of odd ones. The second goes far below the normal range of numbers; in the third a large sum
+    // is to keep what lies between a row and the next.
+    static const float decays[][2] = {{0.1f, 0.1f}, {4, 4}, {1000, 0.1f}};
     float *full = take(64 * DV * sizeof *full);
-    for (int g = 0; g < 2; g++) {
+    for (int g = 0; g < 3; g++) {
         struct chunk c = {numbers(64 * DK, 0.15f),
                           numbers(64 * DK, 0.15f),
                           numbers(64 * DV, 1),
@@ -282,10 +289,14 @@ static void delta_chunks(const struct cpu_kernels *k, enum compute compute) {
                           take_aligned(64 * 64 * 4),
                           {0},
                           {0},
+                          {0},
                           take_aligned(k->delta_scratch(DK, DV))};
-        float *state0 = numbers(DK * DV, 1), sum = 0;
+        float *state0 = numbers(DK * DV, 1);
+        double sum = 0;
         for (int i = 0; i < 64; i++) {
-            c.sum_g[i] = sum -= decays[g] * fabsf(number());
+            sum -= (double)(decays[g][i % 2] * fabsf(number()));
+            c.sum_g[i] = (float)sum;
+            c.low_g[i] = (float)(sum - (double)c.sum_g[i]);
             c.beta[i] = 0.5f + 0.4f * tanhf(number());
         }
         for (int n = 0; n < 4; n++) {

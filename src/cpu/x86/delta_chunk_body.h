@@ -64,7 +64,7 @@ INLINE void run_columns(const struct chunk_columns *b, const int n_vec) {
     for (; i < c->n_row; i++) chunk_rows(b, i, 1, n_vec);
     float late[N];
     for (int j = 0; j < c->n_row; j += VEC_N)
-        store_part(late + j, vec_exp(vec_sub(vec_set(c->sum_g[last]), load_part(c->sum_g + j, c->n_row - j))), N - j);
+        store_part(late + j, decays_between(c->sum_g, c->low_g, last, j, c->n_row - j), N - j);
     for (i = 0; i < c->n_row; i++)
         for (int v = 0; v < n_vec; v++) {
             int64_t at = (int64_t)i * c->n_col + b->col + v * VEC_N;

@@ -8,10 +8,15 @@
 
 #define N CPU_DELTA_ROWS
 
+// e^(G_i - G_j) for the rows from j on, of which n exist.
+INLINE vec decays_between(const float *sum_g, const float *low_g, int i, int j, int n) {
+    vec high = vec_sub(vec_set(sum_g[i]), load_part(sum_g + j, n));
+    return vec_exp(vec_add(high, vec_sub(vec_set(low_g[i]), load_part(low_g + j, n))));
+}
+
 // e^(G_i - G_j) for j <= i; the rest of the row is not used.
-static void decays_of_row(const float *sum_g, int i, float decay[N]) {
-    for (int j = 0; j <= i; j += VEC_N)
-        vec_store(decay + j, vec_exp(vec_sub(vec_set(sum_g[i]), load_part(sum_g + j, i + 1 - j))));
+static void decays_of_row(const struct cpu_delta_scores *s, int i, float decay[N]) {
+    for (int j = 0; j <= i; j += VEC_N) vec_store(decay + j, decays_between(s->sum_g, s->low_g, i, j, i + 1 - j));
 }
 
 // The triangle's part of DOT_A rows from i0 and DOT_B from j0, rows of a by rows of k. Rows that do not exist repeat
@@ -31,7 +36,7 @@ static void scores_tile(const struct cpu_delta_scores *s, const float *a, int i0
 NOT_INLINED static void delta_scores_flushed(const struct cpu_delta_scores *s) {
     for (int i0 = 0; i0 < s->n_row; i0 += DOT_A) {
         float decay[DOT_A][N];
-        for (int i = i0; i < i0 + DOT_A && i < s->n_row; i++) decays_of_row(s->sum_g, i, decay[i - i0]);
+        for (int i = i0; i < i0 + DOT_A && i < s->n_row; i++) decays_of_row(s, i, decay[i - i0]);
         for (int j0 = 0; j0 < i0 + DOT_A; j0 += DOT_B) {
             scores_tile(s, s->k, i0, j0, decay, true, s->kk);
             scores_tile(s, s->q, i0, j0, decay, false, s->qk);
