@@ -1,16 +1,17 @@
-"""Writes small random Qwen 3.5 checkpoints with golden outputs that transformers computes in float32.
+"""Writes small random Qwen 3.5 checkpoints with golden outputs that transformers computes in float64.
 
   python3 tools/make_golden.py OUTDIR SEED
 
-Needs torch, transformers (5.17 was used) and safetensors. tests/fixtures/golden/*.tar.xz hold what it wrote;
+Needs torch, transformers and safetensors. tests/fixtures/golden/*.tar.xz hold what it wrote;
 tools/unpack_golden.sh unpacks them. Each case is a folder: config.json, model*.safetensors (Hugging Face or MLX
 layout), golden.safetensors and golden.json.
 Weights are made so that a missing +1, swapped a/b, a wrong head mapping, or a lost state cannot pass.
-The reference always runs on exactly the values that the files hold (bf16 rounding and dequantisation applied first).
+The reference (tools/golden_reference.py) runs on exactly the values that the files hold.
 """
 
 import json, math, os, sys
 import numpy as np, torch
+import golden_reference
 from safetensors.torch import save_file
 from transformers import Qwen3_5TextConfig, Qwen3_5ForCausalLM, Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM
 
@@ -187,20 +188,6 @@ def mtp_parts(kind, cfg, m, gen):
     return one, fc, ne, nh
 
 
-def rms1(x, w):
-    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * (1 + w)
-
-
-def mtp_logits(parts, m, ids):
-    """Teacher-forced draft logits: row t takes the post-norm hidden of t and the embedding of t+1, and predicts t+2."""
-    one, fc, ne, nh = parts
-    h = m.model(input_ids=ids).last_hidden_state[:, :-1]
-    e = m.model.embed_tokens(ids[:, 1:])
-    u = torch.cat([rms1(e, ne), rms1(h, nh)], -1) @ fc.T
-    o = one.model(inputs_embeds=u).last_hidden_state  # one decoder layer and its final norm (mtp.norm)
-    return o @ m.lm_head.weight.T if not m.config.tie_word_embeddings else o @ m.model.embed_tokens.weight.T
-
-
 def case(name, kind, cfg, layout, gen, default=(4, 32), override=lambda p: None, mtp=True, multimodal=True, shards=1):
     d = os.path.join(OUT, name)
     os.makedirs(d, exist_ok=True)
@@ -249,41 +236,8 @@ def case(name, kind, cfg, layout, gen, default=(4, 32), override=lambda p: None,
             save_file({k: t[k].contiguous() for k in part}, f"{d}/{f}", metadata=meta)
             wm.update({k: f for k in part})
         json.dump({"metadata": {}, "weight_map": wm}, open(d + "/model.safetensors.index.json", "w"), indent=1)
-    gold, info = {}, {"lengths": [], "greedy": {}}
-    V = cfg["vocab_size"]
-    for T in (1, 2, 5, 63, 64, 65, 130, 300):
-        ids = torch.randint(3, V, (1, T), generator=gen)
-        lg = m(input_ids=ids).logits[0]
-        gold[f"ids.{T}"] = ids[0].to(torch.int32)
-        info["lengths"].append(T)
-        gold[f"logits.{T}"] = (lg if T <= 65 else lg[-4:]).contiguous()
-        if mtp and T >= 5:
-            gold[f"mtp_logits.{T}"] = mtp_logits(parts, m, ids)[0][-4:].contiguous()
-        if T in (5, 65, 300):
-            cur, past, n = ids, None, 48
-            toks, gaps = [], []
-            o = m(input_ids=cur, use_cache=True)
-            for _ in range(n):
-                l = o.logits[0, -1]
-                two = l.topk(2).values
-                nxt = int(l.argmax())
-                toks.append(nxt)
-                gaps.append(float(two[0] - two[1]))
-                o = m(input_ids=torch.tensor([[nxt]]), past_key_values=o.past_key_values, use_cache=True)
-            info["greedy"][str(T)] = dict(ids=toks, min_top2_gap=min(gaps))
-    ids = gold["ids.65"].long()[None]
-    hs = m(input_ids=ids, output_hidden_states=True).hidden_states
-    for i, h in enumerate(hs[:-1]):
-        gold[f"hidden.{i}.65"] = h[0].contiguous()
-    save_file(gold, d + "/golden.safetensors")
-    json.dump(info, open(d + "/golden.json", "w"), indent=1)
-    size = sum(os.path.getsize(os.path.join(d, f)) for f in os.listdir(d))
-    print(
-        name,
-        f"{size/2**20:.2f} MiB",
-        "min greedy gap",
-        {k: round(v["min_top2_gap"], 4) for k, v in info["greedy"].items()},
-        flush=True,
+    golden_reference.write(
+        d, {n: torch.randint(3, cfg["vocab_size"], (n,), generator=gen).to(torch.int32) for n in golden_reference.LENGTHS}
     )
 
 

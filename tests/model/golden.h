@@ -1,5 +1,5 @@
-// Owns the golden outputs of one fixture folder: ids, logits and residual streams of transformers in fp32, and its
-// greedy replies. A missing or malformed file ends the test program.
+// Owns the golden outputs of one fixture folder: ids, logits and residual streams of transformers in double
+// precision (tools/golden_reference.py), and its greedy replies. A missing or malformed file ends the test program.
 #ifndef TF_TESTS_MODEL_GOLDEN_H
 #define TF_TESTS_MODEL_GOLDEN_H
 
