@@ -147,7 +147,7 @@ static const struct flag flags[] = {
     {"documents", TEXT, AT(documents), VERB_BENCH, .value = "FILE",
      .help = "of bench acceptance: what tools/train/acceptance_ids.py writes"},
     {"drafter-dir", NOT_BUILT, NO_VALUE, VERB_SYNTH, .choices = "", .value = "DIR",
-     .why = "making drafters is not built yet"},
+     .why = "a drafter is a shape of its own, such as tiny-dflash2"},
     {"slide", SET, AT(slide), MODEL, .help = "live weight learning (not built yet)"},
 };
 

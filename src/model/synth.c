@@ -24,7 +24,8 @@ static const char marker[] =
 struct synth_job {
     const char *dir;
     const struct synth_options *options;
-    struct synth_shape shape; // with the vocabulary's size filled in
+    const struct synth_drafter *drafter; // NULL: a model is written
+    struct synth_shape shape;            // the model's, or that of the drafter's; with the vocabulary's size filled in
     int64_t first_added;
     struct synth_vocabulary *vocabulary;
     struct synth_plan plan;
@@ -145,8 +146,8 @@ static enum status check_room(const struct synth_job *job, struct error *e) {
     if (job->options->headers_only || statvfs(job->dir, &disk)) return STATUS_OK;
     uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize, need = (uint64_t)job->bytes_total + SPARE_BYTES;
     if (room >= need) return STATUS_OK;
-    return error_set(e, STATUS_LIMIT, "%s: %s needs %.1f GB and the disk has %.1f GB left", job->dir, job->shape.name,
-                     (double)need / 1e9, (double)room / 1e9);
+    return error_set(e, STATUS_LIMIT, "%s: %s needs %.1f GB and the disk has %.1f GB left", job->dir,
+                     job->options->shape, (double)need / 1e9, (double)room / 1e9);
 }
 
 // ---- data ----
@@ -266,13 +267,15 @@ static enum status write_small_files(const struct synth_job *job, struct error *
     enum status status = STATUS_OK;
     for (int i = 0; i < 6 && !status; i++) {
         struct buffer b;
+        if (job->drafter && i > 0 && i < 5) continue; // it has no text of its own
         buffer_init(&b, 0);
         if (i == 0) write_index(job, &b);
         if (i == 1) synth_write_tokenizer(job->vocabulary, job->first_added, &b);
         if (i == 2) synth_write_tokenizer_config(job->first_added, job->shape.n_context, &b);
         if (i == 3) synth_write_generation_config(job->first_added, &b);
         if (i == 4) buffer_append_text(&b, synth_template);
-        if (i == 5) synth_write_config(&job->shape, job->first_added, &b);
+        if (i == 5 && !job->drafter) synth_write_config(&job->shape, job->first_added, &b);
+        if (i == 5 && job->drafter) synth_write_drafter_config(job->drafter, &job->shape, job->first_added, &b);
         status = write_file(job->dir, names[i], &b, e);
         buffer_free(&b);
     }
@@ -281,7 +284,9 @@ static enum status write_small_files(const struct synth_job *job, struct error *
 
 static enum status plan_job(struct synth_job *job, struct error *e) {
     enum { REAL_FIRST_ADDED = 248044, VOCAB_MULTIPLE = 64 };
-    const struct synth_shape *shape = synth_find_shape(job->options->shape);
+    job->drafter = synth_find_drafter(job->options->shape);
+    const char *name = job->drafter ? synth_drafter_target(job->drafter) : job->options->shape;
+    const struct synth_shape *shape = synth_find_shape(name);
     if (!shape) {
         struct buffer names;
         buffer_init(&names, 300);
@@ -298,7 +303,10 @@ static enum status plan_job(struct synth_job *job, struct error *e) {
     job->first_added = shape->real_ids ? REAL_FIRST_ADDED : n;
     if (!job->shape.n_vocab)
         job->shape.n_vocab = (n + SYNTH_N_ADDED + VOCAB_MULTIPLE - 1) / VOCAB_MULTIPLE * VOCAB_MULTIPLE;
-    synth_list_tensors(&job->shape, job->options->seed, &job->plan);
+    if (job->drafter)
+        synth_list_drafter(job->drafter, &job->shape, job->options->seed, &job->plan);
+    else
+        synth_list_tensors(&job->shape, job->options->seed, &job->plan);
     return job->plan.failed ? error_memory(e) : assign_shards(job, e);
 }
 

@@ -1,6 +1,7 @@
 // Owns the making of random checkpoints with the shapes of real ones, so that everything but the words can be tried and
-// measured without a download: MLX 4-bit weights with an MTP head, config, tokenizer and chat template. What is written
-// is a function of shape and seed alone. Refuses to write into a folder that holds anything else. One thread calls.
+// measured without a download: MLX 4-bit weights with an MTP head, config, tokenizer and chat template; and the block
+// drafters of some of them, each in a folder of its own. What is written is a function of shape and seed alone. Refuses
+// to write into a folder that holds anything else. One thread calls.
 #ifndef TF_MODEL_SYNTH_H
 #define TF_MODEL_SYNTH_H
 

@@ -44,10 +44,32 @@ struct synth_plan {
     bool failed; // memory ran out
 };
 
+struct synth_lister {
+    struct synth_plan *plan;
+    uint64_t seed;
+    const char *prefix; // of the names that are added
+};
+// Values of a matrix have variance 1 / n_in, so that what goes in with variance 1 comes out with variance 1; `gain`
+// times as much where the matrix is not a layer's.
+void synth_add_matrix(struct synth_lister *l, const char *name, int64_t n_stack, int64_t n_out, int64_t n_in, int bits,
+                      double gain);
+void synth_add_vector(struct synth_lister *l, const char *name, int64_t n, double centre, double spread);
+
 void synth_list_tensors(const struct synth_shape *shape, uint64_t seed, struct synth_plan *plan);
 
 // Bytes [first, first + n) of the tensor's data; both are multiples of 8 or reach its end.
 void synth_fill(const struct synth_tensor *t, int64_t first, int64_t n, unsigned char *out);
+
+// ---- block drafters: checkpoints of their own, beside a model's ----
+
+struct synth_drafter;
+const char *synth_drafter_name(int i);                            // NULL past the last
+const struct synth_drafter *synth_find_drafter(const char *name); // NULL when unknown
+const char *synth_drafter_target(const struct synth_drafter *d);  // the shape that it is for
+void synth_list_drafter(const struct synth_drafter *d, const struct synth_shape *target, uint64_t seed,
+                        struct synth_plan *plan);
+void synth_write_drafter_config(const struct synth_drafter *d, const struct synth_shape *target, int64_t first_added,
+                                struct buffer *b);
 
 // ---- the files beside the weights; each appends to b ----
 

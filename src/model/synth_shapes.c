@@ -34,7 +34,9 @@ static const struct synth_shape shapes[] = {
 
 #define N_SHAPES ((int)(sizeof shapes / sizeof *shapes))
 
-const char *synth_shape_name(int i) { return i >= 0 && i < N_SHAPES ? shapes[i].name : NULL; }
+const char *synth_shape_name(int i) {
+    return i >= 0 && i < N_SHAPES ? shapes[i].name : synth_drafter_name(i - N_SHAPES);
+}
 
 const struct synth_shape *synth_find_shape(const char *name) {
     for (int i = 0; i < N_SHAPES; i++)
@@ -50,14 +52,8 @@ static uint64_t hash_name(const char *name, uint64_t seed) { // FNV-1a
     return h;
 }
 
-struct lister {
-    struct synth_plan *plan;
-    uint64_t seed;
-    const char *prefix;
-};
-
-static struct synth_tensor *add(struct lister *l, const char *name, const char *suffix, enum safetensors_type type,
-                                enum synth_fill fill) {
+static struct synth_tensor *add(struct synth_lister *l, const char *name, const char *suffix,
+                                enum safetensors_type type, enum synth_fill fill) {
     static struct synth_tensor nowhere; // what is added after memory ran out
     struct synth_plan *p = l->plan;
     if (!p->failed && p->n == p->capacity) {
@@ -78,8 +74,8 @@ static struct synth_tensor *add(struct lister *l, const char *name, const char *
 
 // Values of a matrix have variance 1 / n_in, so that what goes in with variance 1 comes out with variance 1; `gain`
 // times as much where the matrix is not a layer's.
-static void add_matrix(struct lister *l, const char *name, int64_t n_stack, int64_t n_out, int64_t n_in, int bits,
-                       double gain) {
+void synth_add_matrix(struct synth_lister *l, const char *name, int64_t n_stack, int64_t n_out, int64_t n_in, int bits,
+                      double gain) {
     static const struct {
         const char *suffix;
         enum safetensors_type type;
@@ -97,7 +93,7 @@ static void add_matrix(struct lister *l, const char *name, int64_t n_stack, int6
     }
 }
 
-static void add_vector(struct lister *l, const char *name, int64_t n, double centre, double spread) {
+void synth_add_vector(struct synth_lister *l, const char *name, int64_t n, double centre, double spread) {
     struct synth_tensor *t = add(l, name, "", SAFETENSORS_BF16, FILL_NORMAL);
     t->n_dims = 1;
     t->shape[0] = n;
@@ -105,48 +101,48 @@ static void add_vector(struct lister *l, const char *name, int64_t n, double cen
     t->spread = (float)spread;
 }
 
-static void add_attention(struct lister *l, const struct synth_shape *s, double norm) {
+static void add_attention(struct synth_lister *l, const struct synth_shape *s, double norm) {
     int64_t H = s->n_hidden, Q = s->n_heads * HEAD_DIM, K = s->n_kv_heads * HEAD_DIM;
-    add_matrix(l, "self_attn.q_proj", 0, 2 * Q, H, 4, 1);
-    add_matrix(l, "self_attn.k_proj", 0, K, H, 4, 1);
-    add_matrix(l, "self_attn.v_proj", 0, K, H, 4, 1);
-    add_matrix(l, "self_attn.o_proj", 0, H, Q, 4, 1);
-    add_vector(l, "self_attn.q_norm.weight", HEAD_DIM, norm, 0.1);
-    add_vector(l, "self_attn.k_norm.weight", HEAD_DIM, norm, 0.1);
+    synth_add_matrix(l, "self_attn.q_proj", 0, 2 * Q, H, 4, 1);
+    synth_add_matrix(l, "self_attn.k_proj", 0, K, H, 4, 1);
+    synth_add_matrix(l, "self_attn.v_proj", 0, K, H, 4, 1);
+    synth_add_matrix(l, "self_attn.o_proj", 0, H, Q, 4, 1);
+    synth_add_vector(l, "self_attn.q_norm.weight", HEAD_DIM, norm, 0.1);
+    synth_add_vector(l, "self_attn.k_norm.weight", HEAD_DIM, norm, 0.1);
 }
 
-static void add_delta(struct lister *l, const struct synth_shape *s) {
+static void add_delta(struct synth_lister *l, const struct synth_shape *s) {
     int64_t H = s->n_hidden, V = s->n_value_heads * VALUE_DIM, C = 2 * s->n_key_heads * KEY_DIM + V;
-    add_matrix(l, "linear_attn.in_proj_qkv", 0, C, H, 4, 1);
-    add_matrix(l, "linear_attn.in_proj_z", 0, V, H, 4, 1);
-    add_matrix(l, "linear_attn.in_proj_b", 0, s->n_value_heads, H, 4, 1);
-    add_matrix(l, "linear_attn.in_proj_a", 0, s->n_value_heads, H, 4, 1);
-    add_matrix(l, "linear_attn.out_proj", 0, H, V, 4, 1);
-    add_vector(l, "linear_attn.conv1d.weight", C, 0, 0.5);
+    synth_add_matrix(l, "linear_attn.in_proj_qkv", 0, C, H, 4, 1);
+    synth_add_matrix(l, "linear_attn.in_proj_z", 0, V, H, 4, 1);
+    synth_add_matrix(l, "linear_attn.in_proj_b", 0, s->n_value_heads, H, 4, 1);
+    synth_add_matrix(l, "linear_attn.in_proj_a", 0, s->n_value_heads, H, 4, 1);
+    synth_add_matrix(l, "linear_attn.out_proj", 0, H, V, 4, 1);
+    synth_add_vector(l, "linear_attn.conv1d.weight", C, 0, 0.5);
     struct synth_tensor *conv = l->plan->failed ? NULL : &l->plan->tensors[l->plan->n - 1];
     if (conv) conv->n_dims = 3, conv->shape[1] = TAPS, conv->shape[2] = 1;
     struct synth_tensor *a = add(l, "linear_attn.A_log", "", SAFETENSORS_F32, FILL_A_LOG);
     a->n_dims = 1;
     a->shape[0] = s->n_value_heads;
-    add_vector(l, "linear_attn.dt_bias", s->n_value_heads, 0, 1);
-    add_vector(l, "linear_attn.norm.weight", VALUE_DIM, 1, 0.1);
+    synth_add_vector(l, "linear_attn.dt_bias", s->n_value_heads, 0, 1);
+    synth_add_vector(l, "linear_attn.norm.weight", VALUE_DIM, 1, 0.1);
 }
 
-static void add_mlp(struct lister *l, const char *module, int64_t H, int64_t width) {
+static void add_mlp(struct synth_lister *l, const char *module, int64_t H, int64_t width) {
     char name[64];
     snprintf(name, sizeof name, "%s.gate_proj", module);
-    add_matrix(l, name, 0, width, H, 4, 1);
+    synth_add_matrix(l, name, 0, width, H, 4, 1);
     snprintf(name, sizeof name, "%s.up_proj", module);
-    add_matrix(l, name, 0, width, H, 4, 1);
+    synth_add_matrix(l, name, 0, width, H, 4, 1);
     snprintf(name, sizeof name, "%s.down_proj", module);
-    add_matrix(l, name, 0, H, width, 4, 1);
+    synth_add_matrix(l, name, 0, H, width, 4, 1);
 }
 
 // norm: the mean of norm weights as this part of the file holds them.
-static void add_layer(struct lister *l, const struct synth_shape *s, bool attention, double norm) {
+static void add_layer(struct synth_lister *l, const struct synth_shape *s, bool attention, double norm) {
     int64_t H = s->n_hidden;
-    add_vector(l, "input_layernorm.weight", H, norm, 0.1);
-    add_vector(l, "post_attention_layernorm.weight", H, norm, 0.1);
+    synth_add_vector(l, "input_layernorm.weight", H, norm, 0.1);
+    synth_add_vector(l, "post_attention_layernorm.weight", H, norm, 0.1);
     if (attention)
         add_attention(l, s, norm);
     else
@@ -155,12 +151,12 @@ static void add_layer(struct lister *l, const struct synth_shape *s, bool attent
         add_mlp(l, "mlp", H, s->n_intermediate);
         return;
     }
-    add_matrix(l, "mlp.gate", 0, s->n_experts, H, 8, 1);
-    add_matrix(l, "mlp.shared_expert_gate", 0, 1, H, 8, 1);
+    synth_add_matrix(l, "mlp.gate", 0, s->n_experts, H, 8, 1);
+    synth_add_matrix(l, "mlp.shared_expert_gate", 0, 1, H, 8, 1);
     add_mlp(l, "mlp.shared_expert", H, s->shared_width);
-    add_matrix(l, "mlp.switch_mlp.gate_proj", s->n_experts, s->expert_width, H, 4, 1);
-    add_matrix(l, "mlp.switch_mlp.up_proj", s->n_experts, s->expert_width, H, 4, 1);
-    add_matrix(l, "mlp.switch_mlp.down_proj", s->n_experts, H, s->expert_width, 4, 1);
+    synth_add_matrix(l, "mlp.switch_mlp.gate_proj", s->n_experts, s->expert_width, H, 4, 1);
+    synth_add_matrix(l, "mlp.switch_mlp.up_proj", s->n_experts, s->expert_width, H, 4, 1);
+    synth_add_matrix(l, "mlp.switch_mlp.down_proj", s->n_experts, H, s->expert_width, 4, 1);
 }
 
 static bool is_attention(int64_t layer) { return (layer + 1) % INTERVAL == 0; }
@@ -169,12 +165,12 @@ static bool is_attention(int64_t layer) { return (layer + 1) % INTERVAL == 0; }
 // mlx-lm drops, keeps its own names and zero-centred norms; its matrices are quantised like the others.
 void synth_list_tensors(const struct synth_shape *s, uint64_t seed, struct synth_plan *plan) {
     int64_t H = s->n_hidden, V = s->n_vocab;
-    struct lister l = {plan, seed, "language_model."};
+    struct synth_lister l = {plan, seed, "language_model."};
     // Logits are sums over a row of unit variance: a gain of 2 gives them a standard deviation of 2. An embedding that
     // is not also the output matrix has variance 1, like the layers' own outputs.
-    add_matrix(&l, "model.embed_tokens", 0, V, H, 4, s->tied ? 2 : sqrt((double)H));
-    if (!s->tied) add_matrix(&l, "lm_head", 0, V, H, 4, 2);
-    add_vector(&l, "model.norm.weight", H, 1, 0.1);
+    synth_add_matrix(&l, "model.embed_tokens", 0, V, H, 4, s->tied ? 2 : sqrt((double)H));
+    if (!s->tied) synth_add_matrix(&l, "lm_head", 0, V, H, 4, 2);
+    synth_add_vector(&l, "model.norm.weight", H, 1, 0.1);
     for (int64_t i = 0; i < s->n_layers; i++) {
         char prefix[64];
         snprintf(prefix, sizeof prefix, "language_model.model.layers.%" PRId64 ".", i);
@@ -182,10 +178,10 @@ void synth_list_tensors(const struct synth_shape *s, uint64_t seed, struct synth
         add_layer(&l, s, is_attention(i), 1);
     }
     l.prefix = "mtp.";
-    add_matrix(&l, "fc", 0, H, 2 * H, 4, 1);
-    add_vector(&l, "pre_fc_norm_embedding.weight", H, 0, 0.1);
-    add_vector(&l, "pre_fc_norm_hidden.weight", H, 0, 0.1);
-    add_vector(&l, "norm.weight", H, 0, 0.1);
+    synth_add_matrix(&l, "fc", 0, H, 2 * H, 4, 1);
+    synth_add_vector(&l, "pre_fc_norm_embedding.weight", H, 0, 0.1);
+    synth_add_vector(&l, "pre_fc_norm_hidden.weight", H, 0, 0.1);
+    synth_add_vector(&l, "norm.weight", H, 0, 0.1);
     l.prefix = "mtp.layers.0.";
     add_layer(&l, s, true, 0);
 }

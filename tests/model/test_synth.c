@@ -5,6 +5,7 @@
 #include "format/checkpoint.h"
 #include "format/mlx.h"
 #include "format/tokenizer.h"
+#include "model/drafter.h"
 #include "model/weights.h"
 #include "tests/format/folder.h"
 #include <math.h>
@@ -87,8 +88,54 @@ static void test_shapes(void **state) {
         unload(&l);
         folder_remove(&f);
     }
-    assert_null(synth_shape_name((int)N_OF(shapes)));
+    assert_string_equal(synth_shape_name((int)N_OF(shapes)), "tiny-dflash2"); // drafters come last
     assert_null(synth_shape_name(-1));
+}
+
+// A drafter fits its model, has the published sizes where it is a published one, and is refused beside another model.
+static void test_drafters(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *target, *other;
+        int64_t n_bytes; // of weights; 0: whatever it is
+        int n_taps;
+    } shapes[] = {
+        {"tiny-dflash2", "tiny", "qwen3.5-0.8b", 0, 3},
+        // 5 layers of 319.8 M values and fc's 131 M at 4.5 bits, 66.8 M of kernels and edges at 8.5, two codebooks in
+        // bf16: 1.92 thousand million values in all, as the published one has.
+        {"qwen3.8-27b-dflash2", "qwen3.8-27b", "tiny",
+         (int64_t)(5 * 319815680 + 131072000) * 9 / 16 + (int64_t)(10 * 1280 + 256) * 5120 * 17 / 16 +
+             (int64_t)4 * 248320 * 256,
+         5},
+    };
+    struct error e;
+    for (size_t i = 0; i < N_OF(shapes); i++) {
+        struct folder own = folder_create(), fits = folder_create(), other = folder_create();
+        const char *names[] = {shapes[i].name, shapes[i].target, shapes[i].other};
+        const struct folder *folders[] = {&own, &fits, &other};
+        struct model *models[3] = {NULL};
+        struct drafter *d = NULL, *none = NULL;
+        for (int k = 0; k < 3; k++) {
+            struct synth_options o = {.shape = names[k], .headers_only = true, .n_threads = 1};
+            if (synth_write(folders[k]->path, &o, &e)) fail_msg("%s", e.text);
+            if (k > 0 && model_open(folders[k]->path, &models[k], &e)) fail_msg("%s", e.text);
+        }
+        if (drafter_open(own.path, models[1], 4, &d, &e)) fail_msg("%s", e.text);
+        int32_t n_taps;
+        drafter_tap_layers(d, &n_taps);
+        assert_int_equal(n_taps, shapes[i].n_taps);
+        assert_int_equal(drafter_block(d), 8);
+        assert_string_equal(drafter_kind(d), "DFlash2");
+        if (shapes[i].n_bytes) assert_int_equal(drafter_weight_bytes(d), shapes[i].n_bytes);
+        assert_int_equal(drafter_open(own.path, models[2], 4, &none, &e), STATUS_INVALID);
+        drafter_free(d);
+        for (int k = 0; k < 3; k++) {
+            model_free(models[k]);
+            struct folder f = *folders[k];
+            folder_remove(&f);
+        }
+    }
+    assert_null(synth_shape_name(10));
 }
 
 static void check_spread(const struct weight *w, double spread) {
@@ -266,8 +313,8 @@ static void test_folders(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),    cmocka_unit_test(test_values),  cmocka_unit_test(test_deterministic),
-        cmocka_unit_test(test_tokenizer), cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_drafters),  cmocka_unit_test(test_values),
+        cmocka_unit_test(test_deterministic), cmocka_unit_test(test_tokenizer), cmocka_unit_test(test_folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
