@@ -130,8 +130,8 @@ static int64_t cuda_memory(struct device *base, int64_t *total_bytes) {
 }
 
 static size_t scratch_need(const struct device_limits *l) {
-    size_t (*const needs[])(const struct device_limits *) = {need_linear, need_attention, need_delta,
-                                                             need_router, need_experts,   need_draw};
+    size_t (*const needs[])(const struct device_limits *) = {
+        need_linear, need_attention, need_delta, need_router, need_experts, need_draw, need_block_attention};
     size_t most = CUDA_ALIGN;
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
         if (needs[i](l) > most) most = needs[i](l);
@@ -185,8 +185,9 @@ static void cuda_destroy(struct device *base) {
 // ---- the device ----
 
 static const struct ops cuda_ops = {
-    cuda_begin,        cuda_embed,  cuda_norm,   cuda_linear,  cuda_qk_store, cuda_attention, cuda_conv, cuda_delta,
-    cuda_delta_commit, cuda_swiglu, cuda_router, cuda_experts, cuda_draw,     nullptr,        nullptr, // block drafters
+    cuda_begin,     cuda_embed,   cuda_norm,  cuda_linear,       cuda_qk_store,
+    cuda_attention, cuda_conv,    cuda_delta, cuda_delta_commit, cuda_swiglu,
+    cuda_router,    cuda_experts, cuda_draw,  cuda_block_conv,   cuda_block_attention,
 };
 
 static void fill_device(struct cuda_device *d, const struct cuda_device_info *info) {

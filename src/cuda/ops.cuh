@@ -12,6 +12,7 @@ size_t need_attention(const struct device_limits *l);
 size_t need_delta(const struct device_limits *l);
 size_t need_router(const struct device_limits *l);
 size_t need_experts(const struct device_limits *l);
+size_t need_block_attention(const struct device_limits *l);
 size_t need_draw(const struct device_limits *l);
 size_t draw_list_bytes(const struct device_limits *l);
 bool draw_open(struct cuda_device *d, const struct device_limits *l);
@@ -35,5 +36,7 @@ void cuda_swiglu(struct device *d, const struct swiglu_args *a);
 void cuda_router(struct device *d, const struct router_args *a);
 void cuda_experts(struct device *d, const struct experts_args *a);
 void cuda_draw(struct device *d, const struct draw_args *a);
+void cuda_block_conv(struct device *d, const struct block_conv_args *a);
+void cuda_block_attention(struct device *d, const struct block_attention_args *a);
 
 #endif

@@ -21,6 +21,11 @@ static int64_t attention_bytes(const struct device_limits *l) {
     return larger(chunks * window, l->max_lanes * 32) * l->n_head * (l->head_dim + 2) * F32_BYTES;
 }
 
+static int64_t block_attention_bytes(const struct device_limits *l) {
+    int64_t chunks = (l->max_context + l->block_rows + CHUNK_KEYS - 1) / CHUNK_KEYS + 1;
+    return chunks * l->block_rows * l->block_n_head * (l->block_head_dim + 2) * F32_BYTES;
+}
+
 // Rows, then for each pair of a row and its expert: what goes in, and gate and up or what comes out.
 static int64_t expert_bytes(const struct device_limits *l) {
     if (l->n_expert == 0) return 0;
@@ -36,7 +41,8 @@ static int64_t table_bytes(const struct device_limits *l) {
 
 static size_t paper_reserve_bytes(struct device *d, const struct device_limits *l) {
     (void)d;
-    int64_t scratch = larger(linear_bytes(l), larger(attention_bytes(l), expert_bytes(l)));
+    int64_t attention = larger(attention_bytes(l), block_attention_bytes(l));
+    int64_t scratch = larger(linear_bytes(l), larger(attention, expert_bytes(l)));
     return (size_t)(scratch + TABLE_SLOTS * table_bytes(l));
 }
 

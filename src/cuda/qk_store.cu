@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(32 * WARPS) qk_store_kernel(const __gri
     bool is_query = h < a.n_head, is_key = !is_query && h < a.n_head + a.n_kv_head;
     int kv_head = h - a.n_head - (is_key ? 0 : a.n_kv_head);
     const struct tensor &from = is_query ? a.qg : is_key ? a.k : a.v;
-    int64_t col = is_query ? (int64_t)h * 2 * n : (int64_t)kv_head * n;
+    int64_t col = is_query ? (int64_t)h * (a.no_gate ? 1 : 2) * n : (int64_t)kv_head * n;
     for (int i = threadIdx.x % 32; i < n; i += 32) row[i] = tensor_load(from, t, col + i);
     if (is_query || is_key) {
         norm_row(row, n, is_query ? a.q_norm : a.k_norm, a.eps);

@@ -34,8 +34,8 @@ struct block_attention_args {
     const int32_t *first; // host memory: [n_lane], >= 0
     int32_t window;       // > 0
     int causal;
-    struct kv_layer kv;
-    struct tensor out; // [T, Hq * D]
+    struct kv_layer kv; // of the device's own type (ops/device.h)
+    struct tensor out;  // [T, Hq * D]
 };
 
 #endif
