@@ -32,6 +32,7 @@ static const struct suite *const suites[] = {
     &suite_draw,
     &suite_block_conv,
     &suite_block_attention,
+    &suite_copy,
 };
 #define N_SUITES ((int)(sizeof suites / sizeof suites[0]))
 

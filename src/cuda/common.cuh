@@ -46,6 +46,15 @@ struct upload_ring {
 struct draw_state; // draw.cu
 struct blas_state; // linear_expanded.cu
 
+// Copies on the device that wait for the next operation: copies.cu.
+#define COPIES_MOST 64
+
+struct copy_entry {
+    char *to;
+    const char *from;
+    size_t bytes;
+};
+
 struct cuda_device {
     struct device base;
     int index, n_processors, major, minor;
@@ -64,14 +73,19 @@ struct cuda_device {
     struct draw_state *draw;
     struct blas_state *blas; // NULL: the library is not there
     size_t expanded_bytes;   // of scratch, for one matrix as bf16
+    struct copy_entry copies[COPIES_MOST];
+    int n_copy;
     char name[384];
 };
+
+void copies_send(struct cuda_device *d); // what waits
 
 // Every entry of the table comes through here. The runtime's current device belongs to a thread, and the thread that
 // opened the device need not be the one that uses it.
 static inline struct cuda_device *cuda_of(struct device *base) {
     struct cuda_device *d = (struct cuda_device *)base;
     cudaSetDevice(d->index);
+    if (d->n_copy > 0) copies_send(d);
     return d;
 }
 

@@ -112,12 +112,6 @@ static void cuda_copy_out(struct device *base, void *host, const void *device_me
     copy_and_wait(cuda_of(base), host, device_memory, bytes, cudaMemcpyDeviceToHost);
 }
 
-static void cuda_copy(struct device *base, void *to, const void *from, size_t bytes) {
-    struct cuda_device *d = cuda_of(base);
-    if (bytes == 0 || d->failure != cudaSuccess) return;
-    cuda_note(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream), "copy memory");
-}
-
 static int64_t cuda_memory(struct device *base, int64_t *total_bytes) {
     size_t free_bytes = 0, total = 0;
     if (cuda_of(base)->unified) { // what the host can give, which counts what it would take from its file cache

@@ -36,6 +36,7 @@ void cuda_swiglu(struct device *d, const struct swiglu_args *a);
 void cuda_router(struct device *d, const struct router_args *a);
 void cuda_experts(struct device *d, const struct experts_args *a);
 void cuda_draw(struct device *d, const struct draw_args *a);
+void cuda_copy(struct device *d, void *to, const void *from, size_t bytes);
 void cuda_block_conv(struct device *d, const struct block_conv_args *a);
 void cuda_block_attention(struct device *d, const struct block_attention_args *a);
 
