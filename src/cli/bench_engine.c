@@ -147,6 +147,9 @@ static enum status finish(struct request *r, struct sample *out, struct error *e
     if (v.finish == FINISH_ERROR) return error_set(error, v.error.code, "%s", v.error.text);
     for (int i = 0; i < v.n_tokens; i++) out->ids = cell_digest(out->ids, &tokens[i].id, sizeof tokens[i].id);
     out->n_cached = v.n_cached;
+    out->drafted.n_rounds += v.n_rounds;
+    out->drafted.n_drafted += v.n_drafted;
+    out->drafted.n_kept += v.n_accepted;
     return STATUS_OK;
 }
 
@@ -235,11 +238,15 @@ static enum status measure_decode(struct engine *e, const struct cell *c, uint64
 }
 
 static enum status measure(void *context, const struct cell *c, uint64_t key, struct sample *out, struct error *error) {
-    struct engine *e = ((struct bench_arm *)context)->shared->engine;
+    const struct bench_arm *a = context;
+    struct engine *e = a->shared->engine;
     struct sample sample = {0};
     enum status s = c->kind == CELL_PROMPT ? measure_prompt(e, c, key, &sample, error)
                     : c->kind == CELL_WARM ? measure_warm(e, c, key, &sample, error)
                                            : measure_decode(e, c, key, &sample, error);
+    sample.drafted.round_bytes =
+        engine_round_bytes(e, c->n_streams, c->n_streams * engine_get_info(e)->plan.max_window);
+    if (a->options.force_kept > 0 && !a->options.no_drafts) sample.ids = 0; // which tokens come then, says nothing
     if (s == STATUS_OK) *out = sample;
     return s;
 }

@@ -133,7 +133,12 @@ static enum status read_cells(struct bench *b, struct error *e) {
 }
 
 static enum status read_arms(struct bench *b, struct error *e) {
-    enum status s = arms_read(b->o->arms.values, (int)b->o->arms.n, b->arms, &b->n_arms, e);
+    // What is forced is told beside plain rounds.
+    const char *texts[OPTIONS_LIST_MAX + 1];
+    int n = (int)b->o->arms.n;
+    for (int i = 0; i < n; i++) texts[i] = b->o->arms.values[i];
+    if (b->o->force_kept > 0) texts[n++] = PLAIN_ARM ":no-drafts";
+    enum status s = arms_read(texts, n, b->arms, &b->n_arms, e);
     bool others = b->o->fresh, servers = false;
     for (int i = 0; i < b->n_arms && s == STATUS_OK; i++) {
         others |= arm_get(&b->arms[i], "bin") != NULL;
@@ -142,6 +147,8 @@ static enum status read_arms(struct bench *b, struct error *e) {
     b->fresh = others;
     if (s == STATUS_OK && b->o->in_process && others)
         s = error_set(e, STATUS_INVALID, "--in-process and an arm with a program of its own exclude each other");
+    if (s == STATUS_OK && b->o->force_kept > 0 && (others || b->o->url != NULL))
+        s = error_set(e, STATUS_INVALID, "--force-accept is for arms of this process: a server keeps what is right");
     if (s == STATUS_OK && servers) s = options_find_model(b->o->n_args == 1 ? b->o->args[0] : NULL, &b->dir, e);
     if (s == STATUS_OK && !servers && b->o->n_args > 0)
         s = error_set(e, STATUS_INVALID, "with --url the server's model is measured, and MODEL %s is none of its own",

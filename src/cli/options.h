@@ -76,6 +76,7 @@ struct options {
     const char *drafter_bits;   // "4", "0"
     int64_t mtp_drafts;         // most of a chain; 0: what is measured to be best
     int64_t window;             // rows of every window; 0: what is measured to be best
+    double force_kept;          // drafts of a window that are kept on average; 0: those that are right
     const char *documents;      // of bench acceptance
     double cache_gib;           // of the prompt cache in host memory; NaN: its default
     const char *share_prefixes; // "all" or "per-key"

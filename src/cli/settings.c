@@ -162,11 +162,13 @@ void options_choose_drafter(const struct options *o, const char *dir, const stru
 
 static struct draft_options drafts_of(const struct options *o) {
     if (o->no_drafts || o->window == 1) return (struct draft_options){0};
-    return (struct draft_options){.copies = true,
+    // What is forced upon drafts of a model would be forced upon copies, which cost less.
+    return (struct draft_options){.copies = o->force_kept == 0,
                                   .mtp = drafter_is(o, "auto") || drafter_is(o, "mtp"),
                                   .max_chain = (int32_t)o->mtp_drafts,
                                   .max_window = (int32_t)o->window,
-                                  .forced = o->window > 1};
+                                  .forced = o->window > 1 || o->force_kept > 0,
+                                  .force_kept = o->force_kept};
 }
 
 struct engine_options options_for_engine(const struct options *o) {
@@ -203,9 +205,6 @@ enum status options_read_profile(const struct options *o, const char *dir, struc
     st = profile_read(&c, profile, e);
     if (st != STATUS_OK) return st;
     options_choose_drafter(o, dir, d, engine);
-    // On a GPU drafts are made when they are asked for only: there no gate has shown yet that they never cost time.
-    bool unset = strcmp(o->drafter, "auto") == 0 && o->window == 0 && !engine->drafts.taught;
-    if (cuda && unset) engine->drafts = (struct draft_options){0};
     engine->page_rows = profile->page_rows;
     engine->pages_all = profile->pages_all;
     engine->share_pages = profile->share;

@@ -40,6 +40,9 @@ struct draft_options {
     // drafts would have been kept (request_kept). For measuring acceptance.
     bool taught;
     bool forced; // every window has as many rows as its drafts allow; else what is measured to be fastest
+    // > 0: of a window's drafts so many are kept on average, whatever is drawn. For measuring speed with weights that
+    // mean nothing; replies are not the model's then.
+    double force_kept;
 };
 
 #define DRAFT_UNSET_ROWS 8

@@ -86,6 +86,9 @@ const struct engine_info *engine_get_info(const struct engine *e);
 // The plan that engine_create would follow, from headers alone, and the sentence that it would start with. Of the
 // device only its types, `memory` and reserve_bytes are asked. *info has no config and no tokenizer.
 enum status engine_plan(const struct engine_options *options, struct engine_info *info, struct error *e);
+// Bytes of weights that a round of n_row rows reads: the model's, and those of what proposes its drafts, if it proposes
+// all of them for each of n_lane streams. Which experts rows choose is taken to be chance.
+int64_t engine_round_bytes(const struct engine *e, int32_t n_lane, int32_t n_row);
 struct buffer;
 void engine_write_facts(const struct engine *e, struct buffer *json); // the start sentence's facts, as an object
 // Who is on which lane, who waits for what, and whose each page is, as docs/api.md has it: as of the last time that

@@ -1,6 +1,7 @@
 // What the engine says of itself when it has started: one sentence for people, and the same facts as JSON.
 #include "base/buffer.h"
 #include "engine/internal.h"
+#include "model/mtp.h"
 #include <inttypes.h>
 #include <string.h>
 
@@ -96,6 +97,14 @@ void report_describe(struct engine *e) {
     i->start_sentence[0] = 0;
     if (!b.failed) memcpy(i->start_sentence, b.data, b.n + 1);
     buffer_free(&b);
+}
+
+int64_t engine_round_bytes(const struct engine *e, int32_t n_lane, int32_t n_row) {
+    int64_t bytes = model_rows_bytes(e->model, n_row);
+    if (n_row <= n_lane) return bytes;
+    int32_t n_draft = (n_row - n_lane + n_lane - 1) / n_lane; // of a stream
+    if (e->has_block) return bytes + drafter_round_bytes(e->drafter);
+    return e->has_mtp ? bytes + n_draft * mtp_step_bytes(e->model, n_lane) : bytes;
 }
 
 void engine_write_facts(const struct engine *e, struct buffer *b) {

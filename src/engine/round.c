@@ -64,6 +64,7 @@ static bool take_drawn(struct engine *e) {
         struct window *w = &e->windows[i];
         struct request *r = e->running[i];
         if (r->drafting.kept != NULL) teach(e, i);
+        forced_change_draws(e, i);
         while (w->open && w->n_taken < w->n_drawn) {
             const struct draw_result *result = &e->results[w->row0 + w->n_taken++];
             w->ended = tokens_take(r, result, &w->finish, &w->by_eos);

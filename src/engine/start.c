@@ -279,6 +279,7 @@ enum status engine_open_streams(struct engine *e, bool loaded, struct error *err
     const struct engine_options *o = &e->options;
     enum status s = check_options(o, error);
     if (s == STATUS_OK) choose_drafters(e);
+    if (s == STATUS_OK) s = forced_check(e, error);
     if (s == STATUS_OK) s = make_plan(e, error);
     if (s != STATUS_OK) return s;
     if (e->info.plan.parallel < o->parallel)

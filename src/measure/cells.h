@@ -24,8 +24,15 @@ struct cell {
     int n_prompt, n_decode, n_streams; // n_decode: M
 };
 
+// Of all streams: rounds, the drafts in their windows, and those that stayed. All 0: not known.
+struct drafted {
+    int64_t n_rounds, n_drafted, n_kept;
+    int64_t round_bytes; // of weights, that a round of all streams with the widest windows reads; 0: not known
+};
+
 struct sample {
     double tokens_per_s;
+    struct drafted drafted;
     uint64_t ids, text; // digests of all replies; 0: not known
     int n_cached;       // tokens that the last prompt went on from; -1: not known
 };

@@ -91,6 +91,64 @@ static void write_arm_list(const struct report *r, struct buffer *out) {
                   "[95 %]");
 }
 
+// ---- drafts ----
+
+static int find_plain(const struct report *r) {
+    for (int i = 0; i < r->n_arms; i++)
+        if (strcmp(r->arms[i].name, PLAIN_ARM) == 0) return i;
+    return -1;
+}
+
+// What a drafted arm's rounds keep and take, as far as it is known; times are in milliseconds.
+struct drafted_facts {
+    double kept, drafted; // of a window
+    double round_ms, floor_ms;
+    double to_plain; // its rate over that of plain rounds; 0: there are none
+};
+
+static bool find_facts(const struct report *r, const struct cell_rounds *c, int arm, const struct arm_result *results,
+                       struct drafted_facts *out) {
+    const struct drafted *d = &c->drafted[arm];
+    int plain = find_plain(r);
+    double rate = results[arm].tokens_per_s;
+    if (c->cell.kind != CELL_DECODE || d->n_drafted == 0 || !(rate > 0)) return false;
+    *out = (struct drafted_facts){.kept = (double)d->n_kept / (double)d->n_rounds,
+                                  .drafted = (double)d->n_drafted / (double)d->n_rounds};
+    out->round_ms = (out->kept + 1) * c->cell.n_streams * 1e3 / rate;
+    if (r->memory_bytes_per_s > 0) out->floor_ms = (double)d->round_bytes * 1e3 / r->memory_bytes_per_s;
+    if (plain >= 0 && results[plain].tokens_per_s > 0) out->to_plain = rate / results[plain].tokens_per_s;
+    return true;
+}
+
+static enum status write_drafts(const struct report *r, struct buffer *out, struct error *e) {
+    enum status s = STATUS_OK;
+    bool any = false;
+    for (int i = 0; i < r->n_cells && s == STATUS_OK; i++) {
+        struct arm_result results[ARMS_MAX];
+        struct drafted_facts f;
+        char name[CELL_TEXT];
+        s = rounds_judge(&r->cells[i], r->n_arms, results, e);
+        for (int arm = 0; arm < r->n_arms && s == STATUS_OK; arm++) {
+            if (!find_facts(r, &r->cells[i], arm, results, &f)) continue;
+            if (!any)
+                buffer_printf(out, "\n%-32s %-14s %16s %12s %12s %8s %10s %14s\n", "drafted rounds", "arm",
+                              "kept of drafts", "round, ms", "floor, ms", "share", "to plain", "of (kept + 1)");
+            any = true;
+            cell_name(&r->cells[i].cell, name);
+            buffer_printf(out, "%-32s %-14s %8.2f of %4.1f %12.3f", name, r->arms[arm].name, f.kept, f.drafted,
+                          f.round_ms);
+            if (f.floor_ms > 0) buffer_printf(out, " %12.3f %6.0f %%", f.floor_ms, 100 * f.floor_ms / f.round_ms);
+            if (f.to_plain > 0) buffer_printf(out, " %8.2f x %12.2f", f.to_plain, f.to_plain / (f.kept + 1));
+            buffer_append_text(out, "\n");
+        }
+    }
+    if (any)
+        buffer_append_text(out,
+                           "floor: the weights that a round with the widest windows and all its drafts read, at the "
+                           "memory's speed.\n");
+    return s;
+}
+
 enum status report_write_table(const struct report *r, struct buffer *out, struct error *e) {
     enum status s = STATUS_OK;
     bool floor = r->memory_bytes_per_s > 0 && r->round_bytes > 0;
@@ -118,10 +176,20 @@ enum status report_write_table(const struct report *r, struct buffer *out, struc
     if (r->n_arms > 1 && statistics_critical(least) < 0)
         buffer_append_text(out,
                            "So few rounds have no interval of 95 %: what stands there is the least and the most.\n");
+    if (s == STATUS_OK) s = write_drafts(r, out, e);
     return s == STATUS_OK && out->failed ? error_memory(e) : s;
 }
 
 // ---- JSON ----
+
+static void add_drafted(const struct report *r, const struct cell_rounds *c, int arm, const struct arm_result *results,
+                        json_t *o) {
+    struct drafted_facts f;
+    if (!find_facts(r, c, arm, results, &f)) return;
+    json_object_set_new(o, "drafted",
+                        json_pack("{s:f, s:f, s:f, s:f, s:f}", "kept", f.kept, "of", f.drafted, "round_ms", f.round_ms,
+                                  "floor_ms", f.floor_ms, "to_plain", f.to_plain));
+}
 
 static json_t *arm_as_json(const struct report *r, const struct cell_rounds *c, int arm, const struct arm_result *a) {
     char text[ARM_SETTINGS_TEXT];
@@ -153,7 +221,12 @@ static enum status cell_as_json(const struct report *r, const struct cell_rounds
                           "resumed", c->n_cached[0], "tokens_per_s", span.middle, "least", span.least, "most",
                           span.most, "share_of_memory", share);
     json_t *arms = json_array();
-    for (int arm = 0; arm < r->n_arms; arm++) json_array_append_new(arms, arm_as_json(r, c, arm, &results[arm]));
+    add_drafted(r, c, 0, results, o);
+    for (int arm = 0; arm < r->n_arms; arm++) {
+        json_t *one = arm_as_json(r, c, arm, &results[arm]);
+        add_drafted(r, c, arm, results, one);
+        json_array_append_new(arms, one);
+    }
     if (r->n_arms > 1) json_object_set(o, "arms", arms);
     json_decref(arms);
     return json_array_append_new(list, o) == 0 ? STATUS_OK : error_memory(e);

@@ -5,6 +5,8 @@
 #include "base/buffer.h"
 #include "measure/rounds.h"
 
+#define PLAIN_ARM "plain" // what drafted arms are told beside, where there is one
+
 struct report {
     const char *what; // the model and what it runs on
     const struct arm *arms;

@@ -96,6 +96,13 @@ static enum status compare_replies(struct visits *v, struct error *e) {
     return s;
 }
 
+static void add_drafted(struct drafted *sum, const struct drafted *d) {
+    sum->n_rounds += d->n_rounds;
+    sum->n_drafted += d->n_drafted;
+    sum->n_kept += d->n_kept;
+    sum->round_bytes = d->round_bytes;
+}
+
 static enum status finish_round(struct visits *v, struct error *e) {
     enum status s = STATUS_OK;
     int n_visit = v->o->n_arms == 1 ? 1 : 2;
@@ -106,6 +113,7 @@ static enum status finish_round(struct visits *v, struct error *e) {
             const struct sample *there = &v->samples[i][arm][0], *back = &v->samples[i][arm][n_visit - 1];
             rates[arm] = sqrt(there->tokens_per_s * back->tokens_per_s);
             c->n_cached[arm] = back->n_cached;
+            for (int k = 0; k < n_visit; k++) add_drafted(&c->drafted[arm], &v->samples[i][arm][k].drafted);
             for (int k = 0; k < n_visit && !v->apart; k++)
                 c->differs[arm] |= !is_same(&v->samples[i][0][k], &v->samples[i][arm][k]);
         }

@@ -22,8 +22,9 @@ struct cell_rounds {
     struct cell cell;
     double (*rates)[ARMS_MAX]; // [n], tokens a second of each round: the geometric mean of there and back
     int n, capacity;
-    bool differs[ARMS_MAX]; // its replies are not the base's for the same prompts
-    int n_cached[ARMS_MAX]; // of the last measurement
+    bool differs[ARMS_MAX];           // its replies are not the base's for the same prompts
+    int n_cached[ARMS_MAX];           // of the last measurement
+    struct drafted drafted[ARMS_MAX]; // of this run's measurements
 };
 
 struct rounds_options {

@@ -82,6 +82,14 @@ const int32_t *drafter_tap_layers(const struct drafter *d, int32_t *n) {
 
 int64_t drafter_weight_bytes(const struct drafter *d) { return d->weight_bytes; }
 
+// The codebooks are read a few rows at a time, and by the host.
+int64_t drafter_round_bytes(const struct drafter *d) {
+    const struct weight *const codebooks[] = {&d->weights.predecessor, &d->weights.successor};
+    int64_t bytes = d->weight_bytes + weight_stored_bytes(&d->target->weights->output);
+    for (int i = 0; i < 2 && d->config.has_selector; i++) bytes -= weight_stored_bytes(codebooks[i]);
+    return bytes;
+}
+
 static int64_t ring_layer_bytes(const struct drafter *d, enum dtype kv) {
     const struct drafter_config *c = &d->config;
     return align_up(2 * c->n_kv_heads * c->head_dim * (int64_t)d->ring_rows * (int64_t)dtype_bytes(kv));

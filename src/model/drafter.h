@@ -27,6 +27,7 @@ const char *drafter_kind(const struct drafter *d); // "DFlash2"
 int32_t drafter_block(const struct drafter *d);    // rows of a block: the last token and block - 1 drafts
 const int32_t *drafter_tap_layers(const struct drafter *d, int32_t *n); // of the target, rising
 int64_t drafter_weight_bytes(const struct drafter *d);                  // as they will be used
+int64_t drafter_round_bytes(const struct drafter *d); // of them and of the target's, that proposing reads
 // Of a lane run, a multiple of 256: keys and values of a window, and the newest rows' taps, which have not become any
 // yet. kv and activation are the device's types.
 int64_t drafter_lane_bytes(const struct drafter *d, enum dtype kv, enum dtype activation);

@@ -164,12 +164,6 @@ static int group_for(const struct drafter *d, const struct weight *w) {
     return w->n_in % 64 == 0 ? 64 : w->n_in % 32 == 0 ? 32 : 0;
 }
 
-static int64_t bytes_of(const struct weight *w) {
-    int64_t bytes = w->n_out * (int64_t)weight_row_bytes(w);
-    if (w->kind == WEIGHT_AFFINE) bytes += 2 * w->n_out * (w->n_in / w->group) * (int64_t)dtype_bytes(w->dtype);
-    return bytes;
-}
-
 struct counting {
     const struct drafter *d;
     int64_t bytes;
@@ -186,7 +180,7 @@ static enum status count_matrix(void *context, struct weight *w, int bits, struc
         used.bits = bits;
         used.group = group;
     }
-    c->bytes += bytes_of(&used);
+    c->bytes += weight_stored_bytes(&used);
     return STATUS_OK;
 }
 
@@ -194,7 +188,8 @@ int64_t drafter_count_bytes(const struct drafter *d) {
     struct drafter copy = *d; // visited as matrices that may change, and none does
     struct counting c = {d, 0};
     visit_matrices(&copy, count_matrix, &c, NULL);
-    if (d->config.has_selector) c.bytes += bytes_of(&d->weights.predecessor) + bytes_of(&d->weights.successor);
+    if (d->config.has_selector)
+        c.bytes += weight_stored_bytes(&d->weights.predecessor) + weight_stored_bytes(&d->weights.successor);
     return c.bytes;
 }
 

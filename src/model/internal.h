@@ -7,6 +7,9 @@
 #include "model/model.h"
 #include "model/weights.h"
 
+// A matrix with all that belongs to it.
+int64_t weight_stored_bytes(const struct weight *w);
+
 struct model {
     struct checkpoint *checkpoint;
     struct model_config config;

@@ -23,6 +23,8 @@ const struct model_config *model_get_config(const struct model *m);
 bool model_is_quantised(const struct model *m);
 int64_t model_weight_bytes(const struct model *m); // in the checkpoint, of the tensors that are used
 int64_t model_round_bytes(const struct model *m);  // of them, what a round of one row reads: the floor of decoding
+// The same of a round of n_row rows, which choose their experts by chance.
+int64_t model_rows_bytes(const struct model *m, int64_t n_row);
 
 // What drafting needs of the model, all zero: nothing. To be set before anything that depends on it is asked for:
 // sizes, model_load, model_set_limits. A head that was not there at model_load cannot come later, where weights are

@@ -23,4 +23,6 @@ void mtp_absorb(struct model *m, const struct round *rows, struct tensor *logits
 // call before (its nth lane). The next absorb of these positions replaces what they store.
 void mtp_chain(struct model *m, const struct round *rows, const int32_t *from, struct tensor *logits);
 
+int64_t mtp_step_bytes(const struct model *m, int64_t n_row); // of weights, that a step of n_row lanes reads
+
 #endif

@@ -1,29 +1,47 @@
+#include "model/mtp.h"
 #include "model/internal.h"
+#include <math.h>
 
-static int64_t bytes_of(const struct weight *w) {
+int64_t weight_stored_bytes(const struct weight *w) {
     if (w->kind == WEIGHT_NONE) return 0;
     int64_t bytes = w->n_out * (int64_t)weight_row_bytes(w);
     if (w->kind == WEIGHT_AFFINE) bytes += 2 * w->n_out * (w->n_in / w->group) * (int64_t)dtype_bytes(w->dtype);
     return bytes;
 }
 
-// A row goes through all experts' router and n_experts_used of the experts.
-static int64_t moe_bytes(const struct model_config *c, const struct layer_weights *l) {
-    int64_t one = bytes_of(&l->expert_gate[0]) + bytes_of(&l->expert_up[0]) + bytes_of(&l->expert_down[0]);
-    return bytes_of(&l->router) + bytes_of(&l->shared_gate) + c->n_experts_used * one;
+// Different experts that n_row rows choose on average.
+static double count_experts(const struct model_config *c, int64_t n_row) {
+    double missed = pow(1 - (double)c->n_experts_used / (double)c->n_experts, (double)n_row);
+    return (double)c->n_experts * (1 - missed);
 }
 
-int64_t model_round_bytes(const struct model *m) {
-    const struct model_config *c = &m->config;
-    int64_t bytes = bytes_of(&m->weights->output);
-    for (int64_t i = 0; i < c->n_layers; i++) {
-        const struct layer_weights *l = &m->weights->layers[i];
-        if (l->kind == LAYER_ATTENTION)
-            bytes += bytes_of(&l->q) + bytes_of(&l->k) + bytes_of(&l->v) + bytes_of(&l->o);
-        else
-            bytes += bytes_of(&l->qkv) + bytes_of(&l->z) + bytes_of(&l->b) + bytes_of(&l->a) + bytes_of(&l->out);
-        bytes += bytes_of(&l->mlp.gate) + bytes_of(&l->mlp.up) + bytes_of(&l->mlp.down);
-        if (c->n_experts > 0) bytes += moe_bytes(c, l);
-    }
+static int64_t layer_bytes(const struct model_config *c, const struct layer_weights *l, int64_t n_row) {
+    int64_t bytes =
+        weight_stored_bytes(&l->mlp.gate) + weight_stored_bytes(&l->mlp.up) + weight_stored_bytes(&l->mlp.down);
+    if (l->kind == LAYER_ATTENTION)
+        bytes += weight_stored_bytes(&l->q) + weight_stored_bytes(&l->k) + weight_stored_bytes(&l->v) +
+                 weight_stored_bytes(&l->o);
+    else
+        bytes += weight_stored_bytes(&l->qkv) + weight_stored_bytes(&l->z) + weight_stored_bytes(&l->b) +
+                 weight_stored_bytes(&l->a) + weight_stored_bytes(&l->out);
+    if (c->n_experts == 0) return bytes;
+    int64_t one = weight_stored_bytes(&l->expert_gate[0]) + weight_stored_bytes(&l->expert_up[0]) +
+                  weight_stored_bytes(&l->expert_down[0]);
+    return bytes + weight_stored_bytes(&l->router) + weight_stored_bytes(&l->shared_gate) +
+           (int64_t)llround(count_experts(c, n_row) * (double)one);
+}
+
+int64_t model_rows_bytes(const struct model *m, int64_t n_row) {
+    int64_t bytes = weight_stored_bytes(&m->weights->output);
+    for (int64_t i = 0; i < m->config.n_layers; i++) bytes += layer_bytes(&m->config, &m->weights->layers[i], n_row);
+    return bytes;
+}
+
+int64_t model_round_bytes(const struct model *m) { return model_rows_bytes(m, 1); }
+
+int64_t mtp_step_bytes(const struct model *m, int64_t n_row) {
+    const struct mtp_weights *mtp = &m->weights->mtp;
+    int64_t bytes = weight_stored_bytes(&mtp->fc) + weight_stored_bytes(&m->weights->output);
+    for (int64_t i = 0; i < mtp->n_layers; i++) bytes += layer_bytes(&m->config, &mtp->layers[i], n_row);
     return bytes;
 }

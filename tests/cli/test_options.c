@@ -139,6 +139,9 @@ static void test_parts_that_are_not_built(void **state) {
     must_refuse(VERB_SERVE, "serve --drafter-bits 8", "must be one of 4|0");
     must_refuse(VERB_SERVE, "serve --mtp-drafts 16", "whole number from 0 to 15");
     must_refuse(VERB_SYNTH, "synth tiny DIR --drafter-dir X", "a shape of its own");
+    must_refuse(VERB_SERVE, "serve --force-accept 2", "does not know the flag --force-accept");
+    must_refuse(VERB_RUN, "run --force-accept 2", "does not know the flag --force-accept");
+    must_refuse(VERB_BENCH, "bench --force-accept 16", "number from 0.01 to 15");
     must_parse(VERB_SERVE, "serve --no-drafts --drafter none --prompt-cache-gib 0 --mtp-drafts 0", &o);
     must_parse(VERB_RUN, "run --drafter auto x", &o);
     must_parse(VERB_RUN, "run --drafter a/folder --drafter-bits 0 x", &o);

@@ -76,6 +76,42 @@ static void test_table(void **state) {
     close_fixture(&f);
 }
 
+// 2 of 3 drafts are kept a round, so 100 tokens a second are 33.3 rounds of 30 ms; 12 MB at 1 GB/s take 12 ms.
+static void test_drafted_rounds(void **state) {
+    (void)state;
+    static const char *const plain[] = {PLAIN_ARM ":no-drafts", "other:window=2"};
+    struct fixture f;
+    struct buffer b;
+    struct error e;
+    int n_arms;
+    open_fixture(&f, "a model");
+    assert_int_equal(arms_read(plain, 2, f.arms, &n_arms, &e), STATUS_OK);
+    cell_rounds_free(&f.cells[1]);
+    make_rounds(&f.cells[1], "decode:128+64");
+    memset(f.cells[1].differs, 0, sizeof f.cells[1].differs);
+    for (int i = 0; i < 8; i++) f.cells[1].rates[i][2] = f.cells[1].rates[i][0] / 2.5;
+    f.cells[1].drafted[0] = (struct drafted){40, 120, 80, 12000000};
+    buffer_init(&b, 0);
+    assert_int_equal(report_write_table(&f.report, &b, &e), STATUS_OK);
+    const char *const words[] = {"2.00 of  3.0", " 30.0", " 12.000 ", " 40 %", "2.50 x", " 0.83\n", "floor: "};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(b.data, words[i]) == NULL) fail_msg("no \"%s\" in\n%s", words[i], b.data);
+    buffer_clear(&b);
+    assert_int_equal(report_write_json(&f.report, &b, &e), STATUS_OK);
+    json_t *root = json_loads(b.data, 0, NULL), *cell = json_array_get(json_object_get(root, "cells"), 1);
+    json_t *drafted = json_object_get(cell, "drafted");
+    assert_true(fabs(json_real_value(json_object_get(drafted, "to_plain")) - 2.5) < 1e-9);
+    assert_true(fabs(json_real_value(json_object_get(drafted, "floor_ms")) - 12) < 1e-9);
+    assert_null(json_object_get(json_array_get(json_object_get(cell, "arms"), 2), "drafted"));
+    json_decref(root);
+    memset(f.cells[1].drafted, 0, sizeof f.cells[1].drafted); // nothing drafted: nothing told
+    buffer_clear(&b);
+    assert_int_equal(report_write_table(&f.report, &b, &e), STATUS_OK);
+    assert_null(strstr(b.data, "drafted rounds"));
+    buffer_free(&b);
+    close_fixture(&f);
+}
+
 static void test_json(void **state) {
     (void)state;
     struct fixture f;
@@ -182,10 +218,8 @@ static void test_record(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_svg),
-        cmocka_unit_test(test_record),
+        cmocka_unit_test(test_table), cmocka_unit_test(test_drafted_rounds), cmocka_unit_test(test_json),
+        cmocka_unit_test(test_svg),   cmocka_unit_test(test_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
