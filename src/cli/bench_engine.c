@@ -244,9 +244,11 @@ static enum status measure(void *context, const struct cell *c, uint64_t key, st
     enum status s = c->kind == CELL_PROMPT ? measure_prompt(e, c, key, &sample, error)
                     : c->kind == CELL_WARM ? measure_warm(e, c, key, &sample, error)
                                            : measure_decode(e, c, key, &sample, error);
-    sample.drafted.round_bytes =
-        engine_round_bytes(e, c->n_streams, c->n_streams * engine_get_info(e)->plan.max_window);
-    if (a->options.force_kept > 0 && !a->options.no_drafts) sample.ids = 0; // which tokens come then, says nothing
+    if (a->options.force_kept > 0 && !a->options.no_drafts) {
+        int32_t rows = c->n_streams * engine_get_info(e)->plan.max_window;
+        sample.drafted.round_bytes = engine_round_bytes(e, c->n_streams, rows);
+        sample.ids = 0; // which tokens come then, says nothing
+    }
     if (s == STATUS_OK) *out = sample;
     return s;
 }

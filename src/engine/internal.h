@@ -117,6 +117,8 @@ void cache_log_start(const struct engine *e, const struct request *r);
 
 void garbage_fill(struct engine *e, const struct request *r); // garbage.c: what its lane has not taken over
 
+enum status calibrate(struct engine *e, struct error *error); // calibrate.c: between taking memory and requests
+
 enum status forced_check(const struct engine *e, struct error *error); // forced.c: once it is known who drafts
 void forced_change_draws(struct engine *e, int32_t i);                 // of lane i's window, before any is taken
 

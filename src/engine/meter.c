@@ -9,14 +9,16 @@
 #define FIRST_CHANCE   0.7f   // of a draft when nothing is known
 #define ENOUGH_WINDOWS 200.0f // of all streams, to judge a drafter by
 #define LANES_MAX      64     // with more streams a round has rows enough: they are plain, and nothing is measured
+#define LEAST_GAIN     1.02   // of drafts over plain rounds: what promises less may well be slower
 #define PROBE_ROUNDS   128    // rounds after which one is plain, or drafted, against what is known
+#define PROBE_MOST     1024   // the same while drafts go on being found useless
 
 struct meter {
     int32_t n_lane, max_window, n_row; // n_row: most of a round
     double *round_ns;                  // [n_lane + 1][n_row + 1]; 0: not known
     double *first_ns, *step_ns;        // [n_lane + 1], of the head
     struct acceptance all[DRAFT_N_CLASSES];
-    int32_t n_choice;
+    int32_t n_choice, probe_rounds; // since the last probe, and until the next one
 };
 
 enum status meter_create(int32_t n_lane, int32_t max_window, struct meter **out, struct error *e) {
@@ -25,6 +27,7 @@ enum status meter_create(int32_t n_lane, int32_t max_window, struct meter **out,
     m->n_lane = n_lane = n_lane < LANES_MAX ? n_lane : LANES_MAX;
     m->max_window = max_window;
     m->n_row = n_lane * max_window;
+    m->probe_rounds = PROBE_ROUNDS;
     m->round_ns = calloc((size_t)(n_lane + 1) * (size_t)(m->n_row + 1), sizeof *m->round_ns);
     m->first_ns = calloc((size_t)n_lane + 1, sizeof *m->first_ns);
     m->step_ns = calloc((size_t)n_lane + 1, sizeof *m->step_ns);
@@ -88,6 +91,36 @@ static void add_sample(double *known, double sample) {
 
 static double *rounds_of(const struct meter *m, int32_t n_lane) { return m->round_ns + n_lane * (m->n_row + 1); }
 
+void meter_set_round(struct meter *m, int32_t n_lane, int32_t n_row, double ns) {
+    if (n_lane <= m->n_lane && n_row <= m->n_row) rounds_of(m, n_lane)[n_row] = ns;
+}
+
+void meter_set_head(struct meter *m, int32_t n_lane, double first_ns, double step_ns) {
+    if (n_lane > m->n_lane) return;
+    m->first_ns[n_lane] = first_ns;
+    m->step_ns[n_lane] = step_ns;
+}
+
+static double between(double below, double above, int32_t at, int32_t low, int32_t high) {
+    return below > 0 && above > 0 ? below + (above - below) * (at - low) / (high - low) : 0;
+}
+
+static void fill_lanes(struct meter *m, int32_t n_lane, int32_t low, int32_t high) {
+    for (int32_t n_row = 1; n_row <= m->max_window; n_row++)
+        rounds_of(m, n_lane)[n_lane * n_row] =
+            between(rounds_of(m, low)[low * n_row], rounds_of(m, high)[high * n_row], n_lane, low, high);
+    m->first_ns[n_lane] = between(m->first_ns[low], m->first_ns[high], n_lane, low, high);
+    m->step_ns[n_lane] = between(m->step_ns[low], m->step_ns[high], n_lane, low, high);
+}
+
+void meter_fill(struct meter *m) {
+    for (int32_t low = 1, high; low < m->n_lane; low = high) {
+        for (high = low + 1; high < m->n_lane && rounds_of(m, high)[high] == 0;) high++;
+        if (rounds_of(m, low)[low] == 0 || rounds_of(m, high)[high] == 0) continue;
+        for (int32_t n = low + 1; n < high; n++) fill_lanes(m, n, low, high);
+    }
+}
+
 void meter_add_round(struct meter *m, int32_t n_lane, int32_t n_row, double ns) {
     if (n_lane > m->n_lane) return;
     add_sample(&rounds_of(m, n_lane)[n_row], ns);
@@ -137,8 +170,8 @@ static int32_t walk(const struct meter *m, struct meter_lane *lanes, int32_t n_l
     double tokens = n_lane;
     int32_t n_taken = 0, n_best = 0, n_step = 0, n_by_head = 0, i;
     for (int32_t k = 0; k < n_lane; k++) lanes[k].n = 0;
-    double ns = meter_round_ns(m, n_lane, n_lane);
-    *rate = ns > 0 ? tokens / ns : 0;
+    double ns = meter_round_ns(m, n_lane, n_lane), plain = ns > 0 ? tokens / ns : 0;
+    *rate = plain;
     while (n_taken < n_most && (i = find_best(lanes, n_lane)) >= 0) {
         tokens += lanes[i].worth[lanes[i].n++];
         n_taken++;
@@ -152,7 +185,9 @@ static int32_t walk(const struct meter *m, struct meter_lane *lanes, int32_t n_l
         *rate = ns > 0 ? tokens / ns : 0;
         n_best = n_taken;
     }
-    return n_best;
+    if (plain == 0 || *rate == 0 || *rate > plain * LEAST_GAIN) return n_best;
+    *rate = plain;
+    return 0;
 }
 
 double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane, int32_t n_most) {
@@ -163,7 +198,12 @@ double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane, i
     }
     int32_t n = walk(m, lanes, n_lane, n_most, &rate);
     // What is known grows old only where it is not used.
-    if (++m->n_choice % PROBE_ROUNDS == 0) n = n > 0 ? 0 : n_lane < n_most ? n_lane : n_most;
+    if (n > 0) m->probe_rounds = PROBE_ROUNDS;
+    if (++m->n_choice >= m->probe_rounds) {
+        if (n == 0 && m->probe_rounds < PROBE_MOST) m->probe_rounds *= 2;
+        m->n_choice = 0;
+        n = n > 0 ? 0 : n_lane < n_most ? n_lane : n_most;
+    }
     walk(m, lanes, n_lane, n, &unused);
     return rate;
 }

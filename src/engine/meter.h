@@ -34,6 +34,11 @@ double meter_first_kept(const struct meter *m, enum draft_class c);
 
 // ---- cost ----
 
+// What was measured at the start. meter_fill: the same for numbers of streams that were not, from those that were.
+void meter_set_round(struct meter *m, int32_t n_lane, int32_t n_row, double ns);
+void meter_set_head(struct meter *m, int32_t n_lane, double first_ns, double step_ns);
+void meter_fill(struct meter *m);
+
 void meter_add_round(struct meter *m, int32_t n_lane, int32_t n_row, double ns);
 void meter_add_head(struct meter *m, int32_t n_lane, int32_t n_step, double ns); // proposing, in that many steps
 // What is not known is taken to be cheap, so that it is tried.
@@ -51,8 +56,8 @@ struct meter_lane {
 };
 
 // The numbers of drafts, n_most of all lanes, that give most tokens in least time. They may be none, and are with very
-// many lanes. Returns the tokens a nanosecond that
-// are expected; 0: nothing is known yet.
+// many lanes, or where drafts promise hardly more than a plain round. Returns the tokens a nanosecond that are
+// expected; 0: nothing is known yet.
 double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane, int32_t n_most);
 
 #endif

@@ -296,6 +296,7 @@ enum status engine_open_streams(struct engine *e, bool loaded, struct error *err
         s = queue_create((size_t)o->queue + (size_t)o->parallel, sizeof(struct request *), &e->mailbox, error);
     if (s == STATUS_OK) s = passes_open(e, error);
     if (s == STATUS_OK) s = fault_open(e, error);
+    if (s == STATUS_OK) s = calibrate(e, error);
     if (s != STATUS_OK) return s;
     report_describe(e);
     if (pthread_create(&e->thread, NULL, engine_thread, e) != 0)

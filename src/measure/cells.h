@@ -27,7 +27,7 @@ struct cell {
 // Of all streams: rounds, the drafts in their windows, and those that stayed. All 0: not known.
 struct drafted {
     int64_t n_rounds, n_drafted, n_kept;
-    int64_t round_bytes; // of weights, that a round of all streams with the widest windows reads; 0: not known
+    int64_t round_bytes; // of weights, that a round reads if all its windows are the widest; 0: they are not
 };
 
 struct sample {

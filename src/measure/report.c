@@ -122,7 +122,7 @@ static bool find_facts(const struct report *r, const struct cell_rounds *c, int 
 
 static enum status write_drafts(const struct report *r, struct buffer *out, struct error *e) {
     enum status s = STATUS_OK;
-    bool any = false;
+    bool any = false, any_floor = false;
     for (int i = 0; i < r->n_cells && s == STATUS_OK; i++) {
         struct arm_result results[ARMS_MAX];
         struct drafted_facts f;
@@ -134,15 +134,18 @@ static enum status write_drafts(const struct report *r, struct buffer *out, stru
                 buffer_printf(out, "\n%-32s %-14s %16s %12s %12s %8s %10s %14s\n", "drafted rounds", "arm",
                               "kept of drafts", "round, ms", "floor, ms", "share", "to plain", "of (kept + 1)");
             any = true;
+            any_floor |= f.floor_ms > 0;
             cell_name(&r->cells[i].cell, name);
             buffer_printf(out, "%-32s %-14s %8.2f of %4.1f %12.3f", name, r->arms[arm].name, f.kept, f.drafted,
                           f.round_ms);
             if (f.floor_ms > 0) buffer_printf(out, " %12.3f %6.0f %%", f.floor_ms, 100 * f.floor_ms / f.round_ms);
-            if (f.to_plain > 0) buffer_printf(out, " %8.2f x %12.2f", f.to_plain, f.to_plain / (f.kept + 1));
+            if (f.to_plain > 0)
+                buffer_printf(out, "%*s %8.2f x %12.2f", f.floor_ms > 0 ? 0 : 22, "", f.to_plain,
+                              f.to_plain / (f.kept + 1));
             buffer_append_text(out, "\n");
         }
     }
-    if (any)
+    if (any_floor)
         buffer_append_text(out,
                            "floor: the weights that a round with the widest windows and all its drafts read, at the "
                            "memory's speed.\n");

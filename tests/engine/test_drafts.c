@@ -163,6 +163,21 @@ static void the_head_drafts_and_is_planned(void **state) {
     engine_free(e);
 }
 
+// What is measured at the start holds nothing afterwards, and is not counted.
+static void nothing_is_left_of_measurements(void **state) {
+    (void)state;
+    for (int32_t page_rows = 0; page_rows <= 3; page_rows += 3) {
+        struct engine *e = bed_open((struct engine_options){.drafts = kinds[4], .page_rows = page_rows, .parallel = 9});
+        struct engine_counts c;
+        bed_wait_idle(e);
+        engine_get_counts(e, &c);
+        assert_int_equal(c.n_rounds + c.n_passes + c.n_prompt_tokens, 0);
+        assert_int_equal(c.pool.n_page_free, c.pool.n_page);
+        assert_int_equal(c.pool.n_run_lane + c.pool.n_run_cached, 0);
+        engine_free(e);
+    }
+}
+
 static int start(void **state) {
     (void)state;
     prompt = bed_prompt(N_PROMPT, 5);
@@ -186,6 +201,7 @@ int main(void) {
         cmocka_unit_test(plain_rounds_can_be_asked_for),
         cmocka_unit_test(many_streams_share_a_round),
         cmocka_unit_test(the_head_drafts_and_is_planned),
+        cmocka_unit_test(nothing_is_left_of_measurements),
     };
     if (!bed_start()) return BED_SKIP;
     return cmocka_run_group_tests(tests, start, stop);

@@ -64,6 +64,41 @@ static void steps_of_the_head_must_too(void **state) {
     meter_free(m);
 }
 
+// Between what was measured at the start, costs are taken to lie on lines.
+static void what_was_not_measured_is_filled_in(void **state) {
+    (void)state;
+    struct meter *m = open(9);
+    meter_set_round(m, 1, 1, 100);
+    meter_set_round(m, 1, 8, 170);
+    meter_set_round(m, 9, 9, 180);
+    meter_set_round(m, 9, 72, 810);
+    meter_set_head(m, 1, 30, 20);
+    meter_set_head(m, 9, 70, 60);
+    meter_fill(m);
+    assert_true(meter_round_ns(m, 5, 5) == 140);
+    assert_true(meter_round_ns(m, 5, 40) == 490);
+    assert_true(meter_head_ns(m, 3, 1) == 40 && meter_head_ns(m, 3, 2) == 70);
+    assert_true(meter_round_ns(m, 9, 9) == 180 && meter_round_ns(m, 1, 8) == 170);
+    meter_free(m);
+    m = open(9); // with nothing to fill in from, nothing is known
+    meter_set_round(m, 9, 9, 180);
+    meter_fill(m);
+    assert_true(meter_round_ns(m, 5, 5) == 0);
+    meter_free(m);
+}
+
+// What promises next to nothing is not tried at the price of being slower.
+static void a_small_gain_is_none(void **state) {
+    (void)state;
+    struct meter *m = open(1);
+    meter_add_round(m, 1, 1, 100);
+    meter_add_round(m, 1, 2, 149);
+    meter_add_round(m, 1, 8, 800);
+    assert_int_equal(choose_one(m, 0.505, false), 0); // 1.505 tokens in 149 instead of 1.49
+    assert_int_equal(choose_one(m, 0.53, false), 1);
+    meter_free(m);
+}
+
 static void lanes_share_what_pays(void **state) {
     (void)state;
     struct meter *m = open(2);
@@ -129,10 +164,15 @@ static void very_many_lanes_are_plain(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_not_known_is_tried),      cmocka_unit_test(rows_must_be_worth_their_time),
-        cmocka_unit_test(steps_of_the_head_must_too),      cmocka_unit_test(lanes_share_what_pays),
-        cmocka_unit_test(a_choice_is_probed_now_and_then), cmocka_unit_test(streams_differ_and_are_forgiven),
+        cmocka_unit_test(what_is_not_known_is_tried),
+        cmocka_unit_test(rows_must_be_worth_their_time),
+        cmocka_unit_test(steps_of_the_head_must_too),
+        cmocka_unit_test(lanes_share_what_pays),
+        cmocka_unit_test(a_choice_is_probed_now_and_then),
+        cmocka_unit_test(streams_differ_and_are_forgiven),
         cmocka_unit_test(very_many_lanes_are_plain),
+        cmocka_unit_test(what_was_not_measured_is_filled_in),
+        cmocka_unit_test(a_small_gain_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
