@@ -50,6 +50,10 @@ void block_drafts_finish(struct engine *e, struct request *r) {
     drafter_make_room(e->drafter, e->asks, 1, INT32_MAX);
 }
 
+static bool may_follow(void *request, int32_t id) { return request_mask_path_may(request, id); }
+
+static void follow(void *request, int32_t id) { request_mask_path_take(request, id); }
+
 bool block_drafts_propose(struct engine *e, int32_t n) {
     int32_t most = drafter_block(e->drafter) - 1;
     struct error error;
@@ -63,6 +67,12 @@ bool block_drafts_propose(struct engine *e, int32_t n) {
         ask->n_want = d->n_want < most ? d->n_want : most;
         ask->ids = d->ids + 1;
         ask->confidence = d->shares;
+        ask->allowed_later = e->allowed;
+        if (r->mask == NULL) continue;
+        request_mask_path_start(r);
+        ask->may_follow = may_follow;
+        ask->follow = follow;
+        ask->context = r;
     }
     if (drafter_propose(e->drafter, e->asks, n, &error) != STATUS_OK) {
         schedule_fail(e, &error);

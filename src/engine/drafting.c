@@ -48,6 +48,14 @@ static int32_t most_rows(const struct engine *e, const struct request *r) {
     return r->may_draft ? (e->info.plan.max_window < left ? e->info.plan.max_window : left) : 1;
 }
 
+// Of drafts that somebody else has put down, those that may come one behind another.
+static int32_t count_that_may(struct request *r, const int32_t *ids, int32_t n) {
+    int32_t i = 0;
+    request_mask_path_start(r);
+    while (i < n && request_mask_path_take(r, ids[i])) i++;
+    return i;
+}
+
 // Sets up the window with all drafts that need no forward pass; where there are none, a drafter may be asked.
 static void find_candidates(struct engine *e, struct request *r) {
     struct drafting *d = &r->drafting;
@@ -60,7 +68,7 @@ static void find_candidates(struct engine *e, struct request *r) {
     if (most < 2) return;
     if ((n = propose_expected(r, d->ids + 1, most - 1)) > 0) {
         d->source = DRAFT_EXPECTED;
-    } else if ((n = copies_propose(r, d->ids + 1, most - 1, &n_match)) > 0) {
+    } else if ((n = count_that_may(r, d->ids + 1, copies_propose(r, d->ids + 1, most - 1, &n_match))) > 0) {
         d->source = DRAFT_COPY;
         d->class = n_match < LONG_MATCH ? CLASS_SHORT_COPY : CLASS_LONG_COPY;
     } else if ((e->has_mtp || e->has_block) && !e->options.drafts.expected) {

@@ -61,10 +61,7 @@ void mtp_drafts_finish(struct engine *e, struct request *r) {
 
 // Draws step's drafts of n lanes from rows 0 to n of logits.
 static bool draw_step(struct engine *e, struct tensor logits, int32_t n, int32_t step) {
-    for (int32_t i = 0; i < n; i++) {
-        tokens_prepare_draw(e->asking[i], step, &e->params[i]);
-        e->params[i].n_top = 0; // for the confidence
-    }
+    for (int32_t i = 0; i < n; i++) tokens_prepare_draft(e->asking[i], step, &e->params[i]);
     tokens_draw(e, logits, 0, n);
     return tokens_wait(e);
 }
@@ -78,6 +75,7 @@ static int32_t take_step(struct engine *e, int32_t n, int32_t step, int32_t *cha
         d->ids[step + 1] = e->results[i].id;
         d->n_row = step + 2;
         d->confidence *= expf(e->results[i].logprob);
+        request_mask_path_take(r, e->results[i].id);
         if (r->has_penalty) seen_add(&r->seen, e->results[i].id, true);
         if (step + 1 >= d->n_want || d->confidence < d->least_confidence) continue;
         chain[left] = i;
@@ -111,6 +109,7 @@ bool mtp_drafts_propose(struct engine *e, int32_t n, int32_t *n_step) {
         d->confidence = 1;
         d->source = DRAFT_MTP;
         d->n_seen = e->asking[i]->seen.n;
+        request_mask_path_start(e->asking[i]);
         row = add_rows(e, e->asking[i], i, row, count_waiting(e->asking[i]));
     }
     struct round rows = round_of(e, n, row);

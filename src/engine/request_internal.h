@@ -127,6 +127,12 @@ void request_mask_close(struct request *r);
 // For the draw of the next token; valid until the next call. Without a mask, all ids that have a token.
 const uint32_t *request_mask_allowed(struct request *r);
 void request_mask_take(struct request *r, int32_t id); // a token of the reply
+// Along drafts, which begin behind the reply: start, then each draft. allowed is as request_mask_allowed, and its mask
+// is in the same place. take: false where the draft may not come; nothing may behind it. may: the same, and no step.
+void request_mask_path_start(struct request *r);
+const uint32_t *request_mask_path_allowed(struct request *r);
+bool request_mask_path_may(const struct request *r, int32_t id);
+bool request_mask_path_take(struct request *r, int32_t id);
 
 // ---- stop strings, decided here per token in stream order ----
 enum status stops_init(struct request *r, const char *const *stop, int32_t n_stop, struct error *e);

@@ -9,6 +9,7 @@ struct request_mask {
     int32_t n_words;
     uint32_t *words;
     struct grammar_state state; // behind the tokens taken so far
+    struct grammar_state path;  // behind those and drafts
 };
 
 enum status request_mask_open(struct request *r, struct masker *masker, struct error *error) {
@@ -45,4 +46,25 @@ const uint32_t *request_mask_allowed(struct request *r) {
 
 void request_mask_take(struct request *r, int32_t id) {
     if (r->mask != NULL) masker_take(r->mask->masker, &r->mask->state, id);
+}
+
+void request_mask_path_start(struct request *r) {
+    if (r->mask != NULL) r->mask->path = r->mask->state;
+}
+
+const uint32_t *request_mask_path_allowed(struct request *r) {
+    struct request_mask *mask = r->mask;
+    if (mask == NULL) return r->engine->allowed;
+    masker_fill(mask->masker, &mask->path, mask->words, mask->n_words);
+    return mask->words;
+}
+
+bool request_mask_path_may(const struct request *r, int32_t id) {
+    if (r->mask == NULL) return true;
+    struct grammar_state next = r->mask->path;
+    return masker_take(r->mask->masker, &next, id);
+}
+
+bool request_mask_path_take(struct request *r, int32_t id) {
+    return r->mask == NULL || masker_take(r->mask->masker, &r->mask->path, id);
 }

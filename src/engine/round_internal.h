@@ -14,7 +14,8 @@ struct window {
 };
 
 // ---- tokens.c: draws, and what becomes of them ----
-void tokens_prepare_draw(struct request *r, int32_t row, struct draw_params *p); // of a row of its window
+void tokens_prepare_draw(struct request *r, int32_t row, struct draw_params *p);   // of a row of its window
+void tokens_prepare_draft(struct request *r, int32_t step, struct draw_params *p); // of a draft behind `step` others
 // Draws rows [row, row + n) of logits by e->params into e->results, which are there after tokens_wait (false: the
 // device has failed).
 void tokens_draw(struct engine *e, struct tensor logits, int32_t row, int32_t n);

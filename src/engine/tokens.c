@@ -1,13 +1,22 @@
 // Draws: what they are keyed with, and what becomes of a drawn token.
 #include "engine/internal.h"
 
-void tokens_prepare_draw(struct request *r, int32_t row, struct draw_params *p) {
+static void prepare(struct request *r, int32_t row, const uint32_t *allowed, struct draw_params *p) {
     *p = r->draw;
     p->seed = fault_seed(r, row);
     p->position = (int64_t)r->n_prompt + r->drafting.n_before + row; // the drawn token's own: one after the row's
     p->seen = r->seen.entries;
     p->n_seen = r->seen.n;
-    p->allowed = request_mask_allowed(r);
+    p->allowed = allowed;
+}
+
+void tokens_prepare_draw(struct request *r, int32_t row, struct draw_params *p) {
+    prepare(r, row, request_mask_allowed(r), p);
+}
+
+void tokens_prepare_draft(struct request *r, int32_t step, struct draw_params *p) {
+    prepare(r, step, request_mask_path_allowed(r), p);
+    p->n_top = 0; // for the confidence
 }
 
 void tokens_draw(struct engine *e, struct tensor logits, int32_t row, int32_t n) {

@@ -77,6 +77,12 @@ struct drafter_ask {
     int32_t *ids;                   // out: [n_want]; their draws have draw->position, draw->position + 1, ...
     float *confidence;              // out: [n_want], each draft's share of the candidates' probability
     int32_t n;                      // out: n_want, or fewer when no candidate may be drawn
+    // Where what may come depends on the drafts before: draw->allowed is for the first one, and candidates of the later
+    // ones are chosen among these ids (NULL: as the first) and then asked for. follow is told which one was chosen.
+    const uint32_t *allowed_later;
+    bool (*may_follow)(void *context, int32_t id); // NULL: all may
+    void (*follow)(void *context, int32_t id);
+    void *context;
 };
 
 // For asks of which position, own and state are set: those that could not put n_more rows aside have all of theirs

@@ -184,9 +184,14 @@ static enum status find_all_candidates(struct drafter *d, const struct drafter_a
     bool logits_too = false;
     for (int32_t i = 0; i < n; i++) {
         logits_too = logits_too || needs_logits(asks[i].draw);
-        for (int32_t k = 0; k < asks[i].n_want; k++)
-            d->params[n_row++] = (struct draw_params){
-                .top_p = 1, .repetition = 1, .allowed = asks[i].draw->allowed, .n_top = d->config.n_candidate};
+        for (int32_t k = 0; k < asks[i].n_want; k++) {
+            bool is_later = k > 0 && asks[i].allowed_later != NULL;
+            d->params[n_row++] =
+                (struct draw_params){.top_p = 1,
+                                     .repetition = 1,
+                                     .allowed = is_later ? asks[i].allowed_later : asks[i].draw->allowed,
+                                     .n_top = d->config.n_candidate};
+        }
     }
     enum status s = STATUS_OK;
     if (d->config.has_selector) {

@@ -123,6 +123,7 @@ void drafter_walk(const struct drafter *d, struct drafter_ask *ask, const struct
             shift = d->config.output_multiplier * ((double)first_logits[ask->n] - (double)r->top[0].logprob);
         for (int32_t k = 0; k < r->n_top; k++) {
             struct candidate one = {.id = r->top[k].id};
+            if (ask->may_follow != NULL && !ask->may_follow(ask->context, one.id)) continue;
             one.score = d->config.output_multiplier * (double)r->top[k].logprob;
             if (d->config.has_selector) one.score += edge(d, before, one.id, edges);
             one.s = adjusted(ask, ask->n, &one, shift) / temperature;
@@ -132,5 +133,6 @@ void drafter_walk(const struct drafter *d, struct drafter_ask *ask, const struct
         const struct candidate *best = choose(p, p->position + ask->n, c, n);
         ask->ids[ask->n] = before = best->id;
         ask->confidence[ask->n] = (float)share_of(best, c, n);
+        if (ask->follow != NULL) ask->follow(ask->context, best->id);
     }
 }

@@ -125,6 +125,39 @@ static void company_changes_nothing(void **state) {
     }
 }
 
+// Drafts keep to the form too, so they are kept about as often as in free replies, and change no token.
+static void drafts_keep_to_the_form(void **state) {
+    (void)state;
+    enum { N = 4 };
+    static const struct draft_options kinds[] = {
+        {0},
+        {.mtp = true, .forced = true, .max_window = 6},
+        {.block = true, .forced = true, .max_window = 8},
+        {.copies = true, .mtp = true, .forced = true, .max_window = 6},
+    };
+    int32_t plain[N][160], n_plain[N];
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        struct engine *e = bed_open((struct engine_options){.model_dir = "models/fold-s",
+                                                            .drafter_dir = "models/fold-s-DFlash2",
+                                                            .drafter_bits = 4,
+                                                            .drafts = kinds[k],
+                                                            .context = 1024});
+        int32_t ids[160], n_drafted = 0, n_accepted = 0;
+        for (int i = 0; i < N; i++) {
+            struct request_params p = params(i * 3, true); // greedy
+            p.draft = true;
+            struct request_view v = bed_run_view(e, &p, k == 0 ? plain[i] : ids);
+            if (k == 0) n_plain[i] = v.n_tokens;
+            assert_int_equal(v.n_tokens, n_plain[i]);
+            assert_memory_equal(k == 0 ? plain[i] : ids, plain[i], (size_t)v.n_tokens * sizeof *ids);
+            n_drafted += v.n_drafted;
+            n_accepted += v.n_accepted;
+        }
+        if (k > 0) assert_true(n_drafted > 0 && n_accepted * 4 > n_drafted);
+        engine_free(e);
+    }
+}
+
 // Cut short, cancelled, or never taken on: a leak checker sees what is left.
 static void maskers_are_freed(void **state) {
     (void)state;
@@ -152,6 +185,7 @@ static void maskers_are_freed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(masked_replies_keep_to_their_form),
-                                       cmocka_unit_test(company_changes_nothing), cmocka_unit_test(maskers_are_freed)};
+                                       cmocka_unit_test(company_changes_nothing),
+                                       cmocka_unit_test(drafts_keep_to_the_form), cmocka_unit_test(maskers_are_freed)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
