@@ -18,10 +18,10 @@
 struct calibration {
     struct engine *e;
     int64_t end_ns;
-    int32_t n_lane; // that are open
-    int32_t n_page; // of a lane
-    int32_t *pages; // [LANES_MOST][n_page]
-    int32_t runs[LANES_MOST];
+    int32_t n_lane;            // that are open
+    int32_t n_page;            // of a lane
+    int32_t *pages;            // [LANES_MOST][n_page]
+    bool took_run[LANES_MOST]; // run i is lane i's; some belong to lanes from the start
     struct drafter_lane known[LANES_MOST], now[LANES_MOST];
     int32_t drafts[LANES_MOST][DRAFTER_WIDTH];
     float shares[LANES_MOST][DRAFTER_WIDTH];
@@ -37,7 +37,7 @@ static struct lane lane_of(const struct calibration *c, int32_t i, int32_t row0,
                          .position = position,
                          .pages = c->pages + i * c->n_page,
                          .n_page = c->n_page,
-                         .run = engine_run(c->e, c->runs[i])};
+                         .run = engine_run(c->e, i)};
 }
 
 // ---- lanes ----
@@ -51,15 +51,18 @@ static struct drafter_taps taps_of(const struct engine *e) {
 }
 
 static bool take_lane(struct calibration *c) {
-    struct engine *e = c->e;
-    int32_t run = pool_find_free_run(e->pool);
-    if (run == POOL_NONE) return false;
-    pool_take_run(e->pool, HOLDER_LANE, run);
-    if (!pool_take_pages(e->pool, HOLDER_LANE, c->n_page, c->pages + c->n_lane * c->n_page)) {
-        pool_drop_run(e->pool, run);
+    struct pool *pool = c->e->pool;
+    struct pool_counts counts;
+    int32_t i = c->n_lane;
+    pool_get_counts(pool, &counts);
+    if (i >= counts.n_run || !(pool_run_is_held(pool, i) || pool_run_is_free(pool, i))) return false;
+    c->took_run[i] = !pool_run_is_held(pool, i);
+    if (c->took_run[i]) pool_take_run(pool, HOLDER_LANE, i);
+    if (!pool_take_pages(pool, HOLDER_LANE, c->n_page, c->pages + i * c->n_page)) {
+        if (c->took_run[i]) pool_drop_run(pool, i);
         return false;
     }
-    c->runs[c->n_lane++] = run;
+    c->n_lane++;
     return true;
 }
 
@@ -83,7 +86,7 @@ static bool open_lane(struct calibration *c, enum status *s, struct error *error
 static void close_lanes(struct calibration *c) {
     for (int32_t i = 0; i < c->n_lane; i++) {
         for (int32_t k = 0; k < c->n_page; k++) pool_drop_page(c->e->pool, HOLDER_LANE, c->pages[i * c->n_page + k]);
-        pool_drop_run(c->e->pool, c->runs[i]);
+        if (c->took_run[i]) pool_drop_run(c->e->pool, i);
     }
 }
 
