@@ -2,6 +2,7 @@
 // calls as replies do, and nothing is kept of them but times. What is not measured for want of time is learned from
 // replies (meter.h).
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "engine/internal.h"
 #include "model/mtp.h"
@@ -175,7 +176,9 @@ static enum status measure_rounds(struct calibration *c, int32_t n_lane, struct 
         double ns;
         if (n_lane * n_row > e->round_rows) break;
         s = measure(c, run_round, n_lane, n_row, &ns, error);
-        if (s == STATUS_OK && ns > 0) meter_set_round(e->meter, n_lane, n_lane * n_row, ns);
+        if (s != STATUS_OK || ns == 0) continue;
+        log_line(LOG_DEBUG, "a round of %d streams with %d rows each takes %.3f ms", n_lane, n_row, ns * 1e-6);
+        meter_set_round(e->meter, n_lane, n_lane * n_row, ns);
     }
     return s;
 }
@@ -191,7 +194,10 @@ static enum status measure_proposals(struct calibration *c, int32_t n_lane, stru
         s = measure(c, run_first_step, n_lane, 1, &first, error);
         if (s == STATUS_OK) s = measure(c, run_next_step, n_lane, 1, &next, error);
     }
-    if (s == STATUS_OK && first > 0) meter_set_head(e->meter, n_lane, first, next);
+    if (s != STATUS_OK || first == 0) return s;
+    log_line(LOG_DEBUG, "proposing for %d streams takes %.3f ms, and %.3f ms a step more", n_lane, first * 1e-6,
+             next * 1e-6);
+    meter_set_head(e->meter, n_lane, first, next);
     return s;
 }
 
