@@ -113,7 +113,18 @@ static void fill_lanes(struct meter *m, int32_t n_lane, int32_t low, int32_t hig
     m->step_ns[n_lane] = between(m->step_ns[low], m->step_ns[high], n_lane, low, high);
 }
 
+// More rows take no less time: where they seem to, something else disturbed the fewer.
+static void calm_lanes(struct meter *m, int32_t n_lane) {
+    double *known = rounds_of(m, n_lane), least = 0;
+    for (int32_t n = m->n_row; n > 0; n--) {
+        if (known[n] == 0) continue;
+        if (least > 0 && known[n] > least) known[n] = least;
+        least = known[n];
+    }
+}
+
 void meter_fill(struct meter *m) {
+    for (int32_t n = 1; n <= m->n_lane; n++) calm_lanes(m, n);
     for (int32_t low = 1, high; low < m->n_lane; low = high) {
         for (high = low + 1; high < m->n_lane && rounds_of(m, high)[high] == 0;) high++;
         if (rounds_of(m, low)[low] == 0 || rounds_of(m, high)[high] == 0) continue;

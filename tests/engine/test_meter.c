@@ -82,8 +82,11 @@ static void what_was_not_measured_is_filled_in(void **state) {
     meter_free(m);
     m = open(9); // with nothing to fill in from, nothing is known
     meter_set_round(m, 9, 9, 180);
+    meter_set_round(m, 9, 18, 170); // more rows do not take less
+    meter_set_round(m, 9, 36, 190);
     meter_fill(m);
     assert_true(meter_round_ns(m, 5, 5) == 0);
+    assert_true(meter_round_ns(m, 9, 9) == 170 && meter_round_ns(m, 9, 36) == 190);
     meter_free(m);
 }
 
