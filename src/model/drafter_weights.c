@@ -1,11 +1,14 @@
 // A drafter's matrices and vectors: found and checked, then quantised, cut by taps, and brought to the device.
 #include "model/drafter_internal.h"
 
+#include "base/machine.h"
 #include "base/numeric.h"
+#include "base/workers.h"
 #include "format/mlx.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -206,41 +209,67 @@ static void row_as_floats(const struct weight *w, int64_t row, float *out) {
     }
 }
 
-static enum status quantise_matrix(void *context, struct weight *w, int bits, struct error *e) {
-    struct drafter *d = context;
-    int group = group_for(d, w);
-    if (group == 0) return STATUS_OK;
-    int64_t n_group = w->n_in / group;
-    struct weight out = {
-        .kind = WEIGHT_AFFINE, .dtype = DTYPE_BF16, .bits = bits, .group = group, .n_out = w->n_out, .n_in = w->n_in};
-    char *codes = arena_alloc(d->matrices, (size_t)w->n_out * weight_row_bytes(&out));
-    uint16_t *scales = arena_alloc(d->matrices, (size_t)(w->n_out * n_group) * sizeof *scales);
-    uint16_t *biases = arena_alloc(d->matrices, (size_t)(w->n_out * n_group) * sizeof *biases);
-    float *row = malloc((size_t)(w->n_in + 2 * n_group) * sizeof *row);
-    if (codes == NULL || scales == NULL || biases == NULL || row == NULL) {
-        free(row);
-        return error_memory(e);
-    }
-    enum status s = STATUS_OK;
-    float *scale = row + w->n_in, *bias = scale + n_group;
-    for (int64_t o = 0; o < w->n_out && !s; o++) {
-        row_as_floats(w, o, row);
-        for (int64_t i = 0; i < w->n_in && !s; i++)
-            if (!isfinite(row[i]))
-                s = error_set(e, STATUS_INVALID, "%s: a matrix holds a value that is not finite",
-                              checkpoint_folder(d->checkpoint));
-        if (s) break;
-        mlx_quantise_row(row, bits, group, w->n_in, codes + (size_t)o * weight_row_bytes(&out), scale, bias);
+struct quantising {
+    struct drafter *d;
+    struct workers *workers;
+    // Of the matrix at hand.
+    const struct weight *from;
+    struct weight to;
+    char *codes;
+    uint16_t *scales, *biases;
+    float *rows; // a row with its scales and biases, for each thread
+    atomic_bool not_finite;
+};
+
+static void quantise_rows(void *context, long first, long last, int thread) {
+    struct quantising *q = context;
+    int64_t n_in = q->from->n_in, n_group = n_in / q->to.group;
+    float *row = q->rows + thread * (n_in + 2 * n_group), *scale = row + n_in, *bias = scale + n_group;
+    for (long o = first; o < last; o++) {
+        row_as_floats(q->from, o, row);
+        for (int64_t i = 0; i < n_in; i++)
+            if (!isfinite(row[i])) {
+                atomic_store(&q->not_finite, true);
+                return;
+            }
+        mlx_quantise_row(row, q->to.bits, q->to.group, n_in, q->codes + (size_t)o * weight_row_bytes(&q->to), scale,
+                         bias);
         for (int64_t g = 0; g < n_group; g++) {
-            scales[o * n_group + g] = float_to_bf16(scale[g]);
-            biases[o * n_group + g] = float_to_bf16(bias[g]);
+            q->scales[o * n_group + g] = float_to_bf16(scale[g]);
+            q->biases[o * n_group + g] = float_to_bf16(bias[g]);
         }
     }
-    free(row);
-    out.data = codes;
-    out.scales = scales;
-    out.biases = biases;
-    if (!s) *w = out;
+}
+
+static enum status quantise_matrix(void *context, struct weight *w, int bits, struct error *e) {
+    struct quantising *q = context;
+    struct arena *arena = q->d->matrices;
+    int group = group_for(q->d, w);
+    if (group == 0) return STATUS_OK;
+    int64_t n_group = w->n_in / group;
+    q->from = w;
+    q->to = (struct weight){
+        .kind = WEIGHT_AFFINE, .dtype = DTYPE_BF16, .bits = bits, .group = group, .n_out = w->n_out, .n_in = w->n_in};
+    q->to.data = q->codes = arena_alloc(arena, (size_t)w->n_out * weight_row_bytes(&q->to));
+    q->to.scales = q->scales = arena_alloc(arena, (size_t)(w->n_out * n_group) * sizeof *q->scales);
+    q->to.biases = q->biases = arena_alloc(arena, (size_t)(w->n_out * n_group) * sizeof *q->biases);
+    q->rows = malloc((size_t)(workers_count(q->workers) * (w->n_in + 2 * n_group)) * sizeof *q->rows);
+    bool ok = q->codes != NULL && q->scales != NULL && q->biases != NULL && q->rows != NULL;
+    if (ok) workers_run(q->workers, (long)w->n_out, 16, quantise_rows, q);
+    free(q->rows);
+    if (!ok) return error_memory(e);
+    if (atomic_load(&q->not_finite))
+        return error_set(e, STATUS_INVALID, "%s: a matrix holds a value that is not finite",
+                         checkpoint_folder(q->d->checkpoint));
+    *w = q->to;
+    return STATUS_OK;
+}
+
+static enum status quantise_all(struct drafter *d, struct error *e) {
+    struct quantising q = {.d = d};
+    enum status s = workers_create(machine_cores(), &q.workers, e);
+    if (!s) s = visit_matrices(d, quantise_matrix, &q, e);
+    workers_free(q.workers);
     return s;
 }
 
@@ -331,7 +360,7 @@ enum status drafter_bring_weights(struct drafter *d, struct error *e) {
     d->matrices = arena_create(0);
     if (d->matrices == NULL) return error_memory(e);
     enum status s = cut_fc(d, e);
-    if (!s) s = visit_matrices(d, quantise_matrix, d, e);
+    if (!s) s = quantise_all(d, e);
     if (s || d->device->memory == NULL) return s;
     struct mover m = {.d = d};
     move_all(&m);
