@@ -33,6 +33,7 @@ struct grammar_state {
 };
 
 void grammar_free(struct grammar *g); // NULL is fine
+size_t grammar_bytes(const struct grammar *g);
 
 void grammar_start(const struct grammar *g, struct grammar_state *s);
 // *to becomes the state behind `byte`; they may not be the same object. False: no text goes on so, *to is then empty.

@@ -40,6 +40,12 @@ void grammar_free(struct grammar *g) {
     free(g);
 }
 
+size_t grammar_bytes(const struct grammar *g) {
+    return sizeof *g + (size_t)g->dfa.states_capacity * sizeof *g->dfa.states +
+           (size_t)g->dfa.edges_capacity * sizeof *g->dfa.edges + (size_t)g->nodes_capacity * sizeof *g->nodes +
+           (size_t)g->parts_capacity * sizeof *g->parts + (size_t)g->members_capacity * sizeof *g->members;
+}
+
 struct dfa *grammar_dfa(struct grammar *g) {
     return &g->dfa;
 }

@@ -8,6 +8,7 @@
 #define SETS_MAX    64
 #define KEY_BYTES   1024 // a larger state's mask is not kept
 #define ENDS_MAX    16
+#define KEPT_NOWHERE SIZE_MAX
 
 // More characters or elements than a token can have of either, as good as any larger number.
 #define PLENTY (VOCABULARY_TOKEN_BYTES + 1)
@@ -17,9 +18,22 @@ struct kept {
     uint32_t n_key; // 0: free
 };
 
+// The mask that is being made, or was made last. Between two parts of the work it may be left for another one.
+struct making {
+    struct grammar_state key; // of no readings: there is none
+    uint64_t hash;
+    uint32_t *words;
+    size_t way; // where it is kept once it is done; KEPT_NOWHERE: it is not
+    bool begun; // what needs no walk is done
+    const struct vocabulary_trie *trie;
+    int32_t at; // in the trie
+    struct grammar_state path[VOCABULARY_TOKEN_BYTES + 1]; // of the walk, by depth
+};
+
 struct masker {
     struct grammar *g;
     const struct vocabulary *v;
+    size_t bytes; // as the vocabulary has counted them
     int32_t ends[ENDS_MAX], n_ends;
     int32_t n_words; // of a mask that is kept
     size_t n_sets;
@@ -28,8 +42,23 @@ struct masker {
     uint32_t *words;   // [n_sets * CACHE_WAYS][n_words], and one that is not kept
     uint32_t next_way;
     struct masker_counts counts;
-    struct grammar_state path[VOCABULARY_TOKEN_BYTES + 1]; // of a walk, by depth
+    struct grammar_state key;      // of the state at hand
+    struct grammar_state token[3]; // along a token: before it, and two that take turns
+    struct making making;
 };
+
+static bool allocate(struct masker *m) {
+    size_t n = m->n_sets * CACHE_WAYS;
+    m->kept = calloc(n, sizeof *m->kept);
+    m->keys = malloc(n * KEY_BYTES);
+    m->words = malloc((n + 1) * (size_t)m->n_words * sizeof *m->words + 1);
+    return m->kept != NULL && m->keys != NULL && m->words != NULL;
+}
+
+static size_t count_sets(int32_t n_words) {
+    size_t n = CACHE_BYTES / (KEY_BYTES + (size_t)n_words * sizeof(uint32_t)) / CACHE_WAYS;
+    return n < 4 ? 4 : n > SETS_MAX ? SETS_MAX : n;
+}
 
 enum status masker_create(struct grammar *g, const struct vocabulary *v, const int32_t *ends, int32_t n_ends,
                           struct masker **out, struct error *e) {
@@ -39,28 +68,29 @@ enum status masker_create(struct grammar *g, const struct vocabulary *v, const i
         return n_ends <= ENDS_MAX ? error_memory(e) : error_set(e, STATUS_LIMIT, "a reply has too many ends");
     }
     m->g = g;
-    m->v = vocabulary_share(v);
     m->n_ends = n_ends;
     if (n_ends > 0) memcpy(m->ends, ends, (size_t)n_ends * sizeof *ends);
     m->n_words = (v->n_ids + 31) / 32;
-    size_t each = KEY_BYTES + (size_t)m->n_words * sizeof *m->words;
-    m->n_sets = CACHE_BYTES / each / CACHE_WAYS;
-    m->n_sets = m->n_sets < 4 ? 4 : m->n_sets > SETS_MAX ? SETS_MAX : m->n_sets;
-    size_t n = m->n_sets * CACHE_WAYS;
-    m->kept = calloc(n, sizeof *m->kept);
-    m->keys = malloc(n * KEY_BYTES);
-    m->words = malloc((n + 1) * (size_t)m->n_words * sizeof *m->words + 1);
-    if (m->kept == NULL || m->keys == NULL || m->words == NULL) {
+    m->n_sets = count_sets(m->n_words);
+    m->bytes = sizeof *m + grammar_bytes(g) +
+               m->n_sets * CACHE_WAYS * (KEY_BYTES + sizeof *m->kept + (size_t)m->n_words * sizeof *m->words);
+    m->v = vocabulary_share(v);
+    enum status status = vocabulary_claim(m->v, m->bytes, e);
+    if (status != STATUS_OK)
+        m->bytes = 0;
+    else if (!allocate(m))
+        status = error_memory(e);
+    if (status == STATUS_OK)
+        *out = m;
+    else
         masker_free(m);
-        return error_memory(e);
-    }
-    *out = m;
-    return STATUS_OK;
+    return status;
 }
 
 void masker_free(struct masker *m) {
     if (m == NULL) return;
     grammar_free(m->g);
+    vocabulary_release(m->v, m->bytes);
     vocabulary_free((struct vocabulary *)m->v);
     free(m->kept);
     free(m->keys);
@@ -80,15 +110,6 @@ static void allow(uint32_t *words, int32_t n_words, int32_t id) {
     if (id >= 0 && id / 32 < n_words) words[id / 32] |= 1u << id % 32;
 }
 
-static void walk(struct masker *m, const struct vocabulary_trie *t, uint32_t *words) {
-    for (int32_t i = 0; i < t->n;) {
-        const struct vocabulary_node *n = &t->nodes[i];
-        bool lives = grammar_step(m->g, &m->path[n->depth - 1], n->byte, &m->path[n->depth]);
-        if (lives && n->id >= 0) allow(words, m->n_words, n->id);
-        i = lives ? i + 1 : n->skip;
-    }
-}
-
 // Which class of tokens one of the state's readings allows as far as its characters go, and how far; false: none, or
 // one that would have to ask the other readings about the rest of the class.
 static bool find_class(const struct masker *m, const struct grammar_state *s, enum vocabulary_class *class,
@@ -106,40 +127,63 @@ static bool find_class(const struct masker *m, const struct grammar_state *s, en
     return found && (*room >= PLENTY || s->n_readings == 1);
 }
 
-// The state behind a token that begins at m->path[0], or NULL. Leaves path[0] as it is.
-static const struct grammar_state *step_token(struct masker *m, int32_t id) {
+// The state behind a token that begins at `before`, or NULL.
+static const struct grammar_state *step_token(struct masker *m, const struct grammar_state *before, int32_t id) {
     size_t n;
     const char *bytes = tokenizer_id_bytes(m->v->tokenizer, id, &n);
     if (bytes == NULL || n == 0 || n > VOCABULARY_TOKEN_BYTES || tokenizer_is_special(m->v->tokenizer, id)) return NULL;
-    struct grammar_state *from = &m->path[0], *to = &m->path[1];
+    const struct grammar_state *from = before;
     if (tokenizer_is_added(m->v->tokenizer, id)) { // a tag of the reply's form, never a part of its text
-        from = &m->path[3];
-        grammar_keep_words(m->g, &m->path[0], from);
+        grammar_keep_words(m->g, before, &m->token[0]);
+        from = &m->token[0];
     }
     for (size_t i = 0; i < n; i++) {
+        struct grammar_state *to = &m->token[1 + i % 2];
         if (!grammar_step(m->g, from, (unsigned char)bytes[i], to)) return NULL;
         from = to;
-        to = to == &m->path[1] ? &m->path[2] : &m->path[1];
     }
     return from;
 }
 
-static void make_mask(struct masker *m, const struct grammar_state *s, uint32_t *words) {
+// What a step through the trie costs, in frames that are copied or stepped.
+static int64_t cost_of(const struct grammar_state *s) { return 4 + s->n_frames; }
+
+// What needs no walk: added tokens, and a class of tokens as a whole.
+static void begin_mask(struct masker *m) {
+    struct making *k = &m->making;
     enum vocabulary_class class = CLASS_TEXT;
     uint32_t room = 0;
-    memset(words, 0, (size_t)m->n_words * sizeof *words);
-    memcpy(&m->path[0], s, grammar_state_bytes(s));
+    memset(k->words, 0, (size_t)m->n_words * sizeof *k->words);
     for (int32_t i = 0; i < m->v->n_added; i++)
-        if (step_token(m, m->v->added[i]) != NULL) allow(words, m->n_words, m->v->added[i]);
-    if (!find_class(m, s, &class, &room)) {
-        walk(m, &m->v->all, words);
-        return;
-    }
+        if (step_token(m, &k->path[0], m->v->added[i]) != NULL) allow(k->words, m->n_words, m->v->added[i]);
+    k->begun = true;
+    k->trie = &m->v->all;
+    if (!find_class(m, &k->path[0], &class, &room)) return;
     const uint8_t *characters = m->v->characters[class];
     uint32_t most = room < PLENTY ? room : PLENTY;
     for (int32_t id = 0; id < m->v->n_ids; id++) // 0 becomes the largest number
-        words[id / 32] |= (uint32_t)(characters[id] - 1u < most) << id % 32;
-    walk(m, &m->v->rest[class], words);
+        k->words[id / 32] |= (uint32_t)(characters[id] - 1u < most) << id % 32;
+    k->trie = &m->v->rest[class];
+}
+
+// Goes on with the mask; true when it is done. A call that may take MASKER_SLICE steps gets on in any case.
+static bool make_mask(struct masker *m, int64_t *steps) {
+    struct making *k = &m->making;
+    if (!k->begun) {
+        int64_t cost = m->v->n_ids / 32 + m->v->n_added * cost_of(&k->path[0]);
+        if (cost > *steps && *steps < MASKER_SLICE) return false;
+        begin_mask(m);
+        *steps -= cost;
+    }
+    const struct vocabulary_trie *t = k->trie;
+    while (k->at < t->n && *steps > 0) {
+        const struct vocabulary_node *n = &t->nodes[k->at];
+        *steps -= cost_of(&k->path[n->depth - 1]);
+        bool lives = grammar_step(m->g, &k->path[n->depth - 1], n->byte, &k->path[n->depth]);
+        if (lives && n->id >= 0) allow(k->words, m->n_words, n->id);
+        k->at = lives ? k->at + 1 : n->skip;
+    }
+    return k->at == t->n;
 }
 
 // ---- masks that are kept ----
@@ -154,37 +198,72 @@ static void make_key(const struct grammar_state *s, struct grammar_state *key) {
     }
 }
 
-// The mask of a key, which is made if it is not kept.
-static const uint32_t *find_mask(struct masker *m, const struct grammar_state *s) {
-    struct grammar_state *key = &m->path[VOCABULARY_TOKEN_BYTES];
-    make_key(s, key);
-    size_t n_key = grammar_state_bytes(key);
-    m->counts.n_masks++;
-    if (n_key > KEY_BYTES) {
-        uint32_t *unkept = m->words + m->n_sets * CACHE_WAYS * (size_t)m->n_words;
-        make_mask(m, s, unkept);
-        return unkept;
-    }
-    uint64_t hash = XXH3_64bits(key, n_key);
-    size_t first = hash % m->n_sets * CACHE_WAYS, way = first + m->next_way++ % CACHE_WAYS;
+static bool is_key(const struct grammar_state *key, const void *other, size_t n_other) {
+    size_t n = grammar_state_bytes(key);
+    return n == n_other && memcmp(key, other, n) == 0;
+}
+
+// Which way of which set keeps the key; KEPT_NOWHERE: none. *free: one to keep it in.
+static size_t find_kept(struct masker *m, const struct grammar_state *key, uint64_t hash, size_t *free) {
+    size_t first = hash % m->n_sets * CACHE_WAYS;
+    *free = first + m->next_way % CACHE_WAYS;
     for (size_t i = first; i < first + CACHE_WAYS; i++) {
-        if (m->kept[i].n_key == 0) way = i;
-        if (m->kept[i].n_key != n_key || m->kept[i].hash != hash) continue;
-        if (memcmp(m->keys + i * KEY_BYTES, key, n_key) != 0) continue;
-        m->counts.n_known++;
-        return m->words + i * (size_t)m->n_words;
+        if (m->kept[i].n_key == 0)
+            *free = i;
+        else if (m->kept[i].hash == hash && is_key(key, m->keys + i * KEY_BYTES, m->kept[i].n_key))
+            return i;
     }
-    memcpy(m->keys + way * KEY_BYTES, key, n_key);
-    m->kept[way] = (struct kept){.hash = hash, .n_key = (uint32_t)n_key};
-    make_mask(m, s, m->words + way * (size_t)m->n_words);
-    return m->words + way * (size_t)m->n_words;
+    return KEPT_NOWHERE;
+}
+
+static void begin_making(struct masker *m, const struct grammar_state *s, uint64_t hash, size_t way) {
+    struct making *k = &m->making;
+    if (grammar_state_bytes(&m->key) > KEY_BYTES) way = KEPT_NOWHERE;
+    if (way != KEPT_NOWHERE) {
+        m->next_way++;
+        m->kept[way].n_key = 0;
+    }
+    memcpy(&k->key, &m->key, grammar_state_bytes(&m->key));
+    memcpy(&k->path[0], s, grammar_state_bytes(s));
+    k->hash = hash;
+    k->way = way;
+    k->words = m->words + (way != KEPT_NOWHERE ? way : m->n_sets * CACHE_WAYS) * (size_t)m->n_words;
+    k->begun = false;
+    k->at = 0;
+    m->counts.n_made++;
+}
+
+// The mask of a state with readings; NULL: the steps did not do for it.
+static const uint32_t *find_mask(struct masker *m, const struct grammar_state *s, int64_t *steps) {
+    struct making *k = &m->making;
+    make_key(s, &m->key);
+    if (!is_key(&m->key, &k->key, grammar_state_bytes(&k->key))) {
+        size_t way;
+        uint64_t hash = XXH3_64bits(&m->key, grammar_state_bytes(&m->key));
+        size_t kept = find_kept(m, &m->key, hash, &way);
+        if (kept != KEPT_NOWHERE) return m->words + kept * (size_t)m->n_words;
+        begin_making(m, s, hash, way);
+    }
+    if (!make_mask(m, steps)) return NULL;
+    if (k->way != KEPT_NOWHERE && m->kept[k->way].n_key == 0) {
+        size_t n_key = grammar_state_bytes(&k->key);
+        memcpy(m->keys + k->way * KEY_BYTES, &k->key, n_key);
+        m->kept[k->way] = (struct kept){.hash = k->hash, .n_key = (uint32_t)n_key};
+    }
+    return k->words;
+}
+
+bool masker_prepare(struct masker *m, const struct grammar_state *s, int64_t *steps) {
+    return s->n_readings == 0 || find_mask(m, s, steps) != NULL;
 }
 
 void masker_fill(struct masker *m, const struct grammar_state *s, uint32_t *words, int32_t n_words) {
     uint32_t any = 0;
+    m->counts.n_asked++;
     memset(words, 0, (size_t)n_words * sizeof *words);
     if (s->n_readings > 0) {
-        const uint32_t *mask = find_mask(m, s);
+        int64_t steps = INT64_MAX;
+        const uint32_t *mask = find_mask(m, s, &steps);
         memcpy(words, mask, (size_t)(n_words < m->n_words ? n_words : m->n_words) * sizeof *words);
     }
     for (int32_t i = 0; i < n_words; i++) any |= words[i];
@@ -195,8 +274,7 @@ bool masker_take(struct masker *m, struct grammar_state *s, int32_t id) {
     const struct grammar_state *to = NULL;
     bool is_end = false;
     for (int32_t i = 0; i < m->n_ends; i++) is_end |= m->ends[i] == id;
-    memcpy(&m->path[0], s, grammar_state_bytes(s));
-    if (!is_end) to = step_token(m, id);
+    if (!is_end) to = step_token(m, s, id);
     if (to != NULL) {
         memcpy(s, to, grammar_state_bytes(to));
         return true;

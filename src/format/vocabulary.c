@@ -107,6 +107,7 @@ enum status vocabulary_create(const struct tokenizer *t, int32_t n_ids, struct v
     struct vocabulary *v = calloc(1, sizeof *v);
     if (v == NULL) return error_memory(e);
     atomic_init(&v->n_owners, 1);
+    atomic_init(&v->claimed_bytes, 0);
     v->tokenizer = t;
     v->n_ids = tokenizer_count_ids(t) < n_ids ? tokenizer_count_ids(t) : n_ids;
     if (!fill(v)) {
@@ -131,4 +132,17 @@ void vocabulary_free(struct vocabulary *v) {
         free(v->rest[class].nodes);
     }
     free(v);
+}
+
+enum status vocabulary_claim(const struct vocabulary *v, size_t bytes, struct error *e) {
+    atomic_llong *claimed = &((struct vocabulary *)v)->claimed_bytes;
+    if (atomic_fetch_add(claimed, (long long)bytes) + (long long)bytes <= VOCABULARY_CLAIMS_MAX) return STATUS_OK;
+    atomic_fetch_sub(claimed, (long long)bytes);
+    return error_set(e, STATUS_BUSY,
+                     "requests for structured output, running and waiting, take all of the %lld MiB that they may take",
+                     VOCABULARY_CLAIMS_MAX >> 20);
+}
+
+void vocabulary_release(const struct vocabulary *v, size_t bytes) {
+    atomic_fetch_sub(&((struct vocabulary *)v)->claimed_bytes, (long long)bytes);
 }

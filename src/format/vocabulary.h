@@ -27,6 +27,7 @@ enum vocabulary_class { CLASS_STRING, CLASS_TEXT, VOCABULARY_CLASSES };
 
 struct vocabulary {
     atomic_int n_owners;
+    atomic_llong claimed_bytes;
     const struct tokenizer *tokenizer;
     int32_t n_ids;
     struct vocabulary_trie all;
@@ -42,5 +43,11 @@ struct vocabulary {
 enum status vocabulary_create(const struct tokenizer *t, int32_t n_ids, struct vocabulary **out, struct error *e);
 const struct vocabulary *vocabulary_share(const struct vocabulary *v); // v, with one more owner
 void vocabulary_free(struct vocabulary *v);                            // one owner less; NULL is fine
+
+// What all that share it may take together: requests that wait have their masks' memory too, outside of the ledger of
+// the device's memory (memory/ledger.h). BUSY where it would be more.
+#define VOCABULARY_CLAIMS_MAX (1ll << 30)
+enum status vocabulary_claim(const struct vocabulary *v, size_t bytes, struct error *e);
+void vocabulary_release(const struct vocabulary *v, size_t bytes);
 
 #endif
