@@ -3,6 +3,8 @@
 #include "engine/internal.h"
 #include <stddef.h>
 
+#define MASKS_WAIT_NS 20000000
+
 struct request *admission_request(struct claim *c) {
     return (struct request *)((char *)c - offsetof(struct request, claim));
 }
@@ -23,10 +25,18 @@ static void enqueue(struct engine *e, struct request *r) {
     ledger_enqueue(e->ledger, &r->claim);
 }
 
+// With nothing to do it waits for a request, and with nothing but lanes that wait for their masks, for either; then
+// deadlines are looked at now and again.
+static int64_t waiting_ns(struct engine *e) {
+    bool idle = admission_is_idle(e), wait = idle || e->masks_wait;
+    if (!wait || atomic_load(&e->stopping) || cache_has_work(e)) return 0;
+    return idle ? -1 : MASKS_WAIT_NS;
+}
+
 void admission_receive(struct engine *e) {
     struct request *r;
-    bool wait = admission_is_idle(e) && !atomic_load(&e->stopping) && !cache_has_work(e);
-    if (wait && queue_pop(e->mailbox, &r, -1)) enqueue(e, r);
+    int64_t wait_ns = waiting_ns(e);
+    if (wait_ns != 0 && queue_pop(e->mailbox, &r, wait_ns)) enqueue(e, r);
     while (queue_pop(e->mailbox, &r, 0)) enqueue(e, r);
 }
 

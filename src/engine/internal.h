@@ -14,7 +14,6 @@
 
 #define KEEPS_A_PASS 8 // most states kept in one prompt pass
 
-// ---- the engine ----
 struct engine {
     struct engine_options options;
     struct engine_info info;
@@ -59,6 +58,10 @@ struct engine {
     } write;              // of an entry to host memory
     int32_t *fault_pages; // a page table with a planted fault; NULL: none is planted
     int32_t n_running, n_prompting;
+    int32_t n_ready;    // of the running ones, the first ones: those that take part in the coming round
+    bool masks_wait;    // nothing can be done but to wait for masks
+    int64_t mask_steps; // that masks may still take on this thread before the next round
+    struct mask_maker *mask_maker;
     struct lane *lanes;
     struct window *windows;
     struct request **asking; // for drafts of a step
@@ -87,6 +90,11 @@ void schedule_fail(struct engine *e, const struct error *error); // sticky: ever
 void schedule_end_running(struct engine *e, int32_t i, enum finish f, bool by_eos);
 struct lane schedule_lane(struct engine *e, const struct request *r, int32_t row0, int32_t n_row);
 void schedule_average(double *mean, double sample); // a moving one; 0: there was no sample
+
+// ---- mask_maker.c ----
+enum status mask_maker_create(int32_t n_request, struct queue *mailbox, struct mask_maker **out, struct error *e);
+void mask_maker_free(struct mask_maker *m);     // NULL is fine; once the engine's thread has ended
+void mask_maker_choose_lanes(struct engine *e); // sets n_ready, and has the masks made that the others wait for
 
 // ---- report.c ----
 void report_describe(struct engine *e); // fills engine_info once all is taken

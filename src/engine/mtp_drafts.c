@@ -75,9 +75,9 @@ static int32_t take_step(struct engine *e, int32_t n, int32_t step, int32_t *cha
         d->ids[step + 1] = e->results[i].id;
         d->n_row = step + 2;
         d->confidence *= expf(e->results[i].logprob);
-        request_mask_path_take(r, e->results[i].id);
+        bool may_come = request_mask_path_take(r, e->results[i].id);
         if (r->has_penalty) seen_add(&r->seen, e->results[i].id, true);
-        if (step + 1 >= d->n_want || d->confidence < d->least_confidence) continue;
+        if (!may_come || step + 1 >= d->n_want || d->confidence < d->least_confidence) continue;
         chain[left] = i;
         e->asking[left++] = r;
     }

@@ -1,5 +1,6 @@
 // Which tokens a request's grammar lets come next: its masks, one a row of a window, each a function of the tokens
-// before it. Only the engine's thread steps them, so nothing here waits or allocates once a request is submitted.
+// before it. They are the engine thread's but while one is lent to the thread that makes masks. Nothing here waits or
+// allocates once a request is submitted.
 #include "engine/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@ struct request_mask {
     uint32_t *words;
     struct grammar_state state; // behind the tokens taken so far
     struct grammar_state path;  // behind those and drafts
+    atomic_bool is_out;         // lent: nobody else touches masker and state
 };
 
 enum status request_mask_open(struct request *r, struct masker *masker, struct error *error) {
@@ -24,7 +26,10 @@ enum status request_mask_open(struct request *r, struct masker *masker, struct e
     mask->masker = masker;
     mask->n_words = n_words;
     mask->words = words;
+    atomic_init(&mask->is_out, false);
     masker_start(masker, &mask->state);
+    int64_t steps = INT64_MAX;
+    masker_prepare(masker, &mask->state, &steps); // the first one is made by the thread that submits
     r->mask = mask;
     return STATUS_OK;
 }
@@ -44,6 +49,19 @@ const uint32_t *request_mask_allowed(struct request *r) {
     return mask->words;
 }
 
+bool request_mask_prepare(struct request *r, int64_t *steps) {
+    return r->mask == NULL || masker_prepare(r->mask->masker, &r->mask->state, steps);
+}
+
+bool request_mask_is_out(const struct request *r) { return atomic_load(&r->mask->is_out); }
+void request_mask_lend(struct request *r) { atomic_store(&r->mask->is_out, true); }
+void request_mask_return(struct request *r) { atomic_store(&r->mask->is_out, false); }
+
+bool request_mask_make(struct request *r) {
+    int64_t steps = MASKER_SLICE;
+    return masker_prepare(r->mask->masker, &r->mask->state, &steps);
+}
+
 void request_mask_take(struct request *r, int32_t id) {
     if (r->mask != NULL) masker_take(r->mask->masker, &r->mask->state, id);
 }
@@ -55,6 +73,7 @@ void request_mask_path_start(struct request *r) {
 const uint32_t *request_mask_path_allowed(struct request *r) {
     struct request_mask *mask = r->mask;
     if (mask == NULL) return r->engine->allowed;
+    if (!masker_prepare(mask->masker, &mask->path, &r->engine->mask_steps)) return r->engine->allowed;
     masker_fill(mask->masker, &mask->path, mask->words, mask->n_words);
     return mask->words;
 }

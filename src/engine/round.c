@@ -3,6 +3,7 @@
 // convolution rows are cut by position, and the recurrent state has it in the log only (ops/args_mixers.h).
 #include "base/clock.h"
 #include "engine/internal.h"
+#include <string.h>
 
 static int32_t open_windows(struct engine *e) {
     int32_t row = 0;
@@ -18,7 +19,7 @@ static int32_t open_windows(struct engine *e) {
 }
 
 // Penalties and masks depend on the tokens before, so such a window is drawn a row at a time, and only as far as it is
-// kept.
+// kept, and as there are masks at once: a row that would have to wait for one is left to the next window.
 static void draw_more(struct engine *e, struct tensor logits) {
     int32_t first = 0, end = 0; // of the rows that are drawn together
     for (int32_t i = 0; i < e->n_running; i++) {
@@ -26,6 +27,8 @@ static void draw_more(struct engine *e, struct tensor logits) {
         struct request *r = e->running[i];
         if (!w->open) continue;
         int32_t from = w->n_drawn;
+        w->open = from == 0 || request_mask_prepare(r, &e->mask_steps);
+        if (!w->open) continue;
         w->n_drawn = r->has_penalty || r->mask != NULL ? from + 1 : w->n_row;
         for (int32_t k = from; k < w->n_drawn; k++) tokens_prepare_draw(r, k, &e->params[w->row0 + k]);
         if (end > first && w->row0 + from != end) {
@@ -108,7 +111,7 @@ static void count_round(struct engine *e, int32_t n_row) {
     pthread_mutex_unlock(&e->lock);
 }
 
-void round_step(struct engine *e) {
+static void take_round(struct engine *e) {
     int64_t start = clock_ns();
     struct tensor logits;
     struct error error;
@@ -130,4 +133,13 @@ void round_step(struct engine *e) {
     e->rounds_owed_ns -= took;
     for (int32_t i = e->n_running - 1; i >= 0; i--)
         if (e->windows[i].ended) schedule_end_running(e, i, e->windows[i].finish, e->windows[i].by_eos);
+}
+
+void round_step(struct engine *e) {
+    int32_t n_ready = e->n_ready, n_resting = e->n_running - n_ready;
+    e->n_running = n_ready;
+    take_round(e);
+    memmove(e->running + e->n_running, e->running + n_ready, (size_t)n_resting * sizeof *e->running);
+    e->n_running += n_resting;
+    e->n_ready = 0;
 }

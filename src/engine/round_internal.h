@@ -25,7 +25,7 @@ void tokens_teach(const struct request *r, struct draw_result *result); // repla
 bool tokens_take(struct request *r, const struct draw_result *result, enum finish *finish, bool *by_eos);
 
 // ---- round.c ----
-void round_step(struct engine *e);
+void round_step(struct engine *e); // of the lanes that are ready
 
 // ---- drafting.c: who drafts how much ----
 bool drafting_propose(struct engine *e); // the coming window of each running request; false: the device has failed

@@ -219,7 +219,9 @@ void *engine_thread(void *context) {
         if (atomic_load(&e->failed)) end_all_failed(e);
         admission_admit(e);
         publish_counts(e);
-        bool rounds_first = e->n_running > 0 && (e->prompting == NULL || e->rounds_owed_ns > 0);
+        mask_maker_choose_lanes(e);
+        e->masks_wait = e->n_running > 0 && e->n_ready == 0 && e->prompting == NULL;
+        bool rounds_first = e->n_ready > 0 && (e->prompting == NULL || e->rounds_owed_ns > 0);
         if (rounds_first)
             round_step(e);
         else if (e->prompting != NULL)

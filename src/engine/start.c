@@ -294,6 +294,7 @@ enum status engine_open_streams(struct engine *e, bool loaded, struct error *err
                           e->info.plan.pool_bytes + e->host_bytes;
     if (s == STATUS_OK)
         s = queue_create((size_t)o->queue + (size_t)o->parallel, sizeof(struct request *), &e->mailbox, error);
+    if (s == STATUS_OK) s = mask_maker_create(2 * o->parallel, e->mailbox, &e->mask_maker, error);
     if (s == STATUS_OK) s = passes_open(e, error);
     if (s == STATUS_OK) s = fault_open(e, error);
     if (s == STATUS_OK) s = calibrate(e, error);
@@ -313,6 +314,7 @@ void engine_close_streams(struct engine *e) {
         pthread_join(e->thread, NULL);
         e->started = false;
     }
+    mask_maker_free(e->mask_maker);
     passes_close(e);
     fault_close(e);
     queue_free(e->mailbox);
@@ -332,6 +334,7 @@ void engine_close_streams(struct engine *e) {
     free(e->ids);
     free(e->params);
     free(e->results);
+    e->mask_maker = NULL;
     e->mailbox = NULL;
     e->ledger = NULL;
     e->prefix = NULL;

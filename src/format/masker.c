@@ -3,11 +3,11 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define CACHE_BYTES ((size_t)2 << 20) // of masks that are kept
-#define CACHE_WAYS  4
-#define SETS_MAX    64
-#define KEY_BYTES   1024 // a larger state's mask is not kept
-#define ENDS_MAX    16
+#define CACHE_BYTES  ((size_t)2 << 20) // of masks that are kept
+#define CACHE_WAYS   4
+#define SETS_MAX     64
+#define KEY_BYTES    1024 // a larger state's mask is not kept
+#define ENDS_MAX     16
 #define KEPT_NOWHERE SIZE_MAX
 
 // More characters or elements than a token can have of either, as good as any larger number.
@@ -26,7 +26,7 @@ struct making {
     size_t way; // where it is kept once it is done; KEPT_NOWHERE: it is not
     bool begun; // what needs no walk is done
     const struct vocabulary_trie *trie;
-    int32_t at; // in the trie
+    int32_t at;                                            // in the trie
     struct grammar_state path[VOCABULARY_TOKEN_BYTES + 1]; // of the walk, by depth
 };
 
@@ -176,12 +176,12 @@ static bool make_mask(struct masker *m, int64_t *steps) {
         *steps -= cost;
     }
     const struct vocabulary_trie *t = k->trie;
-    while (k->at < t->n && *steps > 0) {
-        const struct vocabulary_node *n = &t->nodes[k->at];
-        *steps -= cost_of(&k->path[n->depth - 1]);
-        bool lives = grammar_step(m->g, &k->path[n->depth - 1], n->byte, &k->path[n->depth]);
-        if (lives && n->id >= 0) allow(k->words, m->n_words, n->id);
-        k->at = lives ? k->at + 1 : n->skip;
+    while (k->at != t->n && *steps > 0) {
+        const struct vocabulary_node *at = &t->nodes[k->at];
+        *steps -= cost_of(&k->path[at->depth - 1]);
+        bool lives = grammar_step(m->g, &k->path[at->depth - 1], at->byte, &k->path[at->depth]);
+        if (lives && at->id >= 0) allow(k->words, m->n_words, at->id);
+        k->at = lives ? k->at + 1 : at->skip;
     }
     return k->at == t->n;
 }

@@ -31,6 +31,7 @@ static int setup(void **state) {
                                .parallel = 3,
                                .queue = 4,
                                .max_tokens = 64,
+                               .drafts = {.expected = true, .pattern = DRAFTS_ALTERNATE},
                                .context = 1024,
                                .decode_share = 0.25};
     if (engine_create(&o, &engine, &e) != STATUS_OK) return -1;
@@ -158,6 +159,84 @@ static void drafts_keep_to_the_form(void **state) {
     }
 }
 
+// A form that can be read in many ways, each in the middle of a pattern: every token wants a mask that takes long.
+static struct masker *heavy_masker(void) {
+    const struct model_config *config = engine_get_info(engine)->config;
+    struct masker *m;
+    struct grammar *g;
+    struct buffer form;
+    struct error e;
+    buffer_init(&form, 0);
+    buffer_append_text(&form, "{\"anyOf\":[");
+    for (int i = 0; i < 24; i++)
+        buffer_printf(&form, "%s{\"type\":\"string\",\"pattern\":\"^[a-zA-Z ,.]{30,%d}%d?$\"}", i > 0 ? "," : "",
+                      90 + i, i % 10);
+    assert_true(buffer_append_text(&form, "]}"));
+    if (grammar_of_schema(form.data, &g, &e) != STATUS_OK) fail_msg("%s", e.text);
+    assert_int_equal(masker_create(g, vocabulary, config->eos_ids, (int32_t)config->n_eos, &m, &e), STATUS_OK);
+    buffer_free(&form);
+    return m;
+}
+
+static struct request_params heavy_params(void) {
+    struct request_params p = params(1, false);
+    p.ignore_eos = false;
+    p.draw.temperature = 1;
+    p.masker = heavy_masker();
+    return p;
+}
+
+// While such a mask is made, the others' rounds go on; and the reply is what it is alone, drafted or not.
+static void heavy_masks_hold_up_nobody(void **state) {
+    (void)state;
+    enum { N_PLAIN = 160 };
+    int32_t alone[160], n_alone, plain[160];
+    struct request_params p = heavy_params(), light = params(2, false);
+    struct request_view v;
+    n_alone = bed_run(engine, &p, alone);
+    assert_true(n_alone > 12);
+    light.max_tokens = N_PLAIN;
+    assert_int_equal(bed_run(engine, &light, plain), N_PLAIN);
+    for (int drafted = 0; drafted < 2; drafted++) {
+        p = heavy_params();
+        p.draft = drafted;
+        p.expected = alone;
+        p.n_expected = n_alone;
+        struct request *other = bed_submit(engine, &light);
+        bed_wait_tokens(other, 1);
+        struct request *heavy = bed_submit(engine, &p);
+        bed_wait_tokens(heavy, 1);
+        int32_t before = bed_view(other).n_tokens;
+        v = bed_wait_done(heavy);
+        int32_t meanwhile = bed_view(other).n_tokens - before;
+        if (!drafted && 2 * meanwhile < 3 * n_alone)
+            fail_msg("%d rounds of the other reply in those of %d tokens of the heavy one", meanwhile, n_alone);
+        assert_int_equal(v.n_tokens, n_alone);
+        bed_wait_done(other);
+        for (int32_t i = 0; i < N_PLAIN; i++) assert_int_equal(request_tokens(other)[i].id, plain[i]);
+        for (int32_t i = 0; i < n_alone; i++) assert_int_equal(request_tokens(heavy)[i].id, alone[i]);
+        if (drafted) assert_true(v.n_accepted > 0);
+        request_free(other);
+        request_free(heavy);
+    }
+}
+
+// One that leaves, and an engine that ends, while its mask is made.
+static void heavy_masks_are_left(void **state) {
+    (void)state;
+    struct request_params light = params(2, false);
+    struct request *other = bed_submit(engine, &light);
+    for (int i = 0; i < 6; i++) {
+        struct request_params p = heavy_params();
+        struct request *heavy = bed_submit(engine, &p);
+        bed_wait_tokens(heavy, 1 + i);
+        request_free(heavy);
+    }
+    bed_wait_done(other);
+    request_free(other);
+    bed_wait_idle(engine);
+}
+
 // Cut short, cancelled, or never taken on: a leak checker sees what is left.
 static void maskers_are_freed(void **state) {
     (void)state;
@@ -186,6 +265,8 @@ static void maskers_are_freed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(masked_replies_keep_to_their_form),
                                        cmocka_unit_test(company_changes_nothing),
-                                       cmocka_unit_test(drafts_keep_to_the_form), cmocka_unit_test(maskers_are_freed)};
+                                       cmocka_unit_test(drafts_keep_to_the_form),
+                                       cmocka_unit_test(heavy_masks_hold_up_nobody),
+                                       cmocka_unit_test(heavy_masks_are_left), cmocka_unit_test(maskers_are_freed)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

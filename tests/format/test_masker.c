@@ -250,8 +250,9 @@ static void test_masks_are_kept(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks), cmocka_unit_test(test_long_token_of_one_reading),
-                                       cmocka_unit_test(test_wrong_token), cmocka_unit_test(test_masks_are_kept),
-                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_memory_is_bounded)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_masks),       cmocka_unit_test(test_long_token_of_one_reading),
+        cmocka_unit_test(test_wrong_token), cmocka_unit_test(test_masks_are_kept),
+        cmocka_unit_test(test_parts),       cmocka_unit_test(test_memory_is_bounded)};
     return cmocka_run_group_tests(tests, load, unload);
 }
