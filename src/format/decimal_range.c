@@ -119,7 +119,7 @@ static void round_bounds(struct decimal_bound *low, struct decimal_bound *high) 
 }
 
 enum status decimal_range(struct decimal_bound low, struct decimal_bound high, bool integer, struct dfa *out,
-                          int32_t *start, struct error *e) {
+                          int32_t *start, int64_t *n_steps, struct error *e) {
     struct digits from = {0}, to = {0};
     struct nfa nfa = {0};
     int32_t first = nfa_add(&nfa), end = nfa_add(&nfa), minus = nfa_add(&nfa);
@@ -142,7 +142,7 @@ enum status decimal_range(struct decimal_bound low, struct decimal_bound high, b
         if (status == STATUS_OK && low.given) status = take_digits(-low.value, low.open, &to, e);
         if (status == STATUS_OK) add_magnitudes(&nfa, minus, end, &from, &to, integer);
     }
-    if (status == STATUS_OK) status = nfa_determine(&nfa, first, end, out, e);
+    if (status == STATUS_OK) status = nfa_determine(&nfa, first, end, out, n_steps, e);
     nfa_free(&nfa);
     *start = 0;
     return status;

@@ -14,8 +14,8 @@ struct decimal_bound {
 
 // Fills the empty pool `out`; its states may be dead ends, and all of them are when no such number exists. Sets *start.
 // Errors: UNSUPPORTED (a bound that cannot be written in DECIMAL_DIGITS digits), LIMIT, MEMORY; sentences are the end
-// of "<where> ...".
+// of "<where> ...". Adds to *n_steps as nfa_determine.
 enum status decimal_range(struct decimal_bound low, struct decimal_bound high, bool integer, struct dfa *out,
-                          int32_t *start, struct error *e);
+                          int32_t *start, int64_t *n_steps, struct error *e);
 
 #endif

@@ -2,9 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARTS_MAX (1 << 18)
-#define CHAIN_MAX 64  // choices within choices: bounds the recursion of a step
-#define WAYS_MAX  256 // through a choice and those within it: bounds the work of a step, which tries them all
+#define PARTS_MAX  (1 << 18)
+#define CHAIN_MAX  64        // choices within choices: bounds the recursion of a step
+#define VISITS_MAX (1 << 21) // of parts and members, until all heights and chains are known
+#define WAYS_MAX   256       // through a choice and those within it: bounds the work of a step, which tries them all
 
 static bool grow(void **items, int32_t n, int32_t more, int32_t *capacity, size_t size) {
     if (n + more <= *capacity) return true;
@@ -213,12 +214,18 @@ static int32_t height_of(const struct grammar *g, const struct node *n) {
     return HEIGHT_ENDLESS;
 }
 
-// Heights only fall, and by whole numbers below a stack's depth: as many passes do.
-static void find_heights(struct grammar *g) {
+// What one pass over all nodes visits.
+static int64_t visits_of_pass(const struct grammar *g) { return (int64_t)g->n_nodes + g->n_parts + g->n_members; }
+
+// Heights only fall, and by whole numbers below a stack's depth. Parts mostly come behind what they are parts of, so
+// passes go backwards, and few do. False: too many would.
+static bool find_heights(struct grammar *g, int64_t *n_visit) {
     bool changed = true;
     while (changed) {
         changed = false;
-        for (int32_t i = 1; i < g->n_nodes; i++) {
+        *n_visit += visits_of_pass(g);
+        if (*n_visit > VISITS_MAX) return false;
+        for (int32_t i = g->n_nodes - 1; i > 0; i--) {
             int32_t height = height_of(g, &g->nodes[i]);
             if (height > GRAMMAR_DEPTH_MAX) height = HEIGHT_ENDLESS;
             changed |= height < g->nodes[i].height;
@@ -233,6 +240,7 @@ static void find_heights(struct grammar *g) {
             m->height = m->is_required || k == n->n - 1 ? own : larger(own, m[1].height);
         }
     }
+    return true;
 }
 
 // How many choices lie within each other, at most, and how many ways lead through them: two that both hold the same
@@ -254,11 +262,12 @@ static struct chain chain_of(const struct grammar *g, const struct node *n, cons
 }
 
 // A circle of choices has no end.
-static bool find_chains(const struct grammar *g, struct chain *chains, int32_t *n_ways) {
+static bool find_chains(const struct grammar *g, struct chain *chains, int32_t *n_ways, int64_t *n_visit) {
     bool changed = true;
     for (int pass = 0; changed && pass <= CHAIN_MAX; pass++) {
         changed = false;
-        for (int32_t i = 1; i < g->n_nodes; i++) {
+        *n_visit += visits_of_pass(g);
+        for (int32_t i = g->n_nodes - 1; i > 0 && *n_visit <= VISITS_MAX; i--) {
             if (g->nodes[i].kind != NODE_CHOICE) continue;
             struct chain own = chain_of(g, &g->nodes[i], chains);
             changed |= own.rank != chains[i].rank || own.n_ways != chains[i].n_ways;
@@ -275,15 +284,17 @@ bool grammar_is_endless(const struct grammar *g, int32_t node) { return g->nodes
 enum status grammar_finish(struct grammar *g, int32_t root, struct error *e) {
     struct chain *chains = calloc((size_t)g->n_nodes, sizeof *chains);
     int32_t n_ways;
+    int64_t n_visit = 0;
+    static const char too_long[] = "has parts that refer to each other in too many ways";
     if (chains == NULL) return error_memory(e);
-    bool ends = find_chains(g, chains, &n_ways);
+    bool ends = find_chains(g, chains, &n_ways, &n_visit);
     free(chains);
+    if (n_visit > VISITS_MAX) return error_set(e, STATUS_LIMIT, "%s", too_long);
     if (!ends)
         return error_set(e, STATUS_UNSUPPORTED, "has alternatives that lead to each other in a circle, or %d deep",
                          CHAIN_MAX);
     if (n_ways > WAYS_MAX)
         return error_set(e, STATUS_LIMIT, "has alternatives within alternatives of more than %d ways", WAYS_MAX);
     g->root = root;
-    find_heights(g);
-    return STATUS_OK;
+    return find_heights(g, &n_visit) ? STATUS_OK : error_set(e, STATUS_LIMIT, "%s", too_long);
 }

@@ -259,6 +259,33 @@ bool json_element(const struct json_view *v, size_t index, struct json_view *out
     return true;
 }
 
+// The step of a JSON pointer at *at, with its escapes undone; false at the end, and when it is too long.
+static bool next_step(const char **at, char step[256]) {
+    size_t n = 0;
+    if (**at != '/') return false;
+    for (++*at; **at != 0 && **at != '/' && n < 255; ++*at) {
+        char c = **at;
+        if (c == '~' && ((*at)[1] == '0' || (*at)[1] == '1')) c = *++*at == '0' ? '~' : '/';
+        step[n++] = c;
+    }
+    step[n] = 0;
+    return **at == 0 || **at == '/';
+}
+
+bool json_find_pointer(const struct json_view *v, const char *pointer, struct json_view *out) {
+    char step[256];
+    struct json_view at = *v;
+    while (next_step(&pointer, step)) {
+        bool is_index = step[0] != 0 && strspn(step, "0123456789") == strlen(step) && strlen(step) < 8;
+        bool found = json_is_array(at.value) ? is_index && json_element(&at, (size_t)atoi(step), &at)
+                                             : json_find(&at, step, &at);
+        if (!found) return false;
+    }
+    if (*pointer != 0) return false;
+    *out = at;
+    return true;
+}
+
 size_t json_length(const struct json_view *v) {
     return json_is_array(v->value) ? json_array_size(v->value) : json_object_size(v->value);
 }

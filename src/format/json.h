@@ -41,6 +41,8 @@ struct json_view json_root(const json_t *value);
 // an object or array. `out` may be `v` itself.
 bool json_find(const struct json_view *v, const char *key, struct json_view *out);
 bool json_element(const struct json_view *v, size_t index, struct json_view *out);
+// Along a JSON pointer, "" or "/a/0/b": steps of at most 255 bytes, their escapes ("~0", "~1") undone.
+bool json_find_pointer(const struct json_view *v, const char *pointer, struct json_view *out);
 size_t json_length(const struct json_view *v); // elements or members; 0 for other values
 
 // What v is, or INVALID with "<path> must be an integer from 1 to 8, not a string". A number with a fraction or an

@@ -227,7 +227,9 @@ static bool expand(struct determiner *d, int32_t number) {
     return !d->full;
 }
 
-enum status nfa_determine(const struct nfa *a, int32_t start, int32_t end, struct dfa *out, struct error *e) {
+enum status nfa_determine(const struct nfa *a, int32_t start, int32_t end, struct dfa *out, int64_t *n_steps,
+                          struct error *e) {
+    *n_steps += a->n;
     if (a->failed) return a->full ? error_set(e, STATUS_LIMIT, "needs too many states") : error_memory(e);
     struct determiner d = {.a = a, .end = end, .out = out};
     d.slots = malloc(SLOTS * sizeof *d.slots);
@@ -243,6 +245,7 @@ enum status nfa_determine(const struct nfa *a, int32_t start, int32_t end, struc
     }
     for (int32_t i = 0; ok && i < d.n_subsets; i++) ok = expand(&d, i);
     bool full = d.full || out->n_states >= DFA_STATES_MAX;
+    *n_steps += d.n_steps + SLOTS / 16;
     free(d.subsets);
     free(d.members);
     free(d.slots);

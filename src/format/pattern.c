@@ -317,7 +317,7 @@ static bool read_alternatives(struct parser *p, int32_t from, int32_t to) {
 }
 
 enum status pattern_compile(const char *pattern, size_t n, const struct pattern_alphabet *alphabet, struct dfa *out,
-                            int32_t *start, struct error *e) {
+                            int32_t *start, int64_t *n_steps, struct error *e) {
     struct parser p = {.text = (const unsigned char *)pattern, .n = n, .alphabet = alphabet};
     int32_t first = nfa_add(&p.nfa), last = nfa_add(&p.nfa);
     enum status status = STATUS_OK;
@@ -325,7 +325,7 @@ enum status pattern_compile(const char *pattern, size_t n, const struct pattern_
     if (p.refused || (!read && !p.nfa.failed)) {
         status = error_set(e, STATUS_UNSUPPORTED, "is an unsupported pattern at its byte %zu", p.at);
     } else {
-        status = nfa_determine(&p.nfa, first, last, out, e);
+        status = nfa_determine(&p.nfa, first, last, out, n_steps, e);
     }
     nfa_free(&p.nfa);
     *start = 0;

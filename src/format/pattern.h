@@ -14,8 +14,9 @@ struct pattern_alphabet {
 };
 
 // Fills the empty pool `out` with the texts that pattern[0..n) (UTF-8) matches; its states may be dead ends. Sets
-// *start. Errors: UNSUPPORTED, LIMIT, MEMORY; sentences are the end of "<where> ...".
+// *start, and adds to *n_steps as nfa_determine. Errors: UNSUPPORTED, LIMIT, MEMORY; sentences are the end of "<where>
+// ...".
 enum status pattern_compile(const char *pattern, size_t n, const struct pattern_alphabet *alphabet, struct dfa *out,
-                            int32_t *start, struct error *e);
+                            int32_t *start, int64_t *n_steps, struct error *e);
 
 #endif

@@ -59,6 +59,8 @@ static const struct keyword {
     {"exclusiveMaximum", TYPED, VALUE_NUMBER | VALUE_INTEGER},
 };
 
+#define KEYWORD_STEPS 16 // of finding one
+
 static const struct keyword *find_keyword(const char *name) {
     for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++)
         if (strcmp(keywords[i].name, name) == 0) return &keywords[i];
@@ -71,6 +73,12 @@ enum status schema_refuse_value(const struct json_view *schema, const char *keyw
 
 enum status schema_refuse(const struct json_view *schema, const char *keyword, struct error *e) {
     return schema_refuse_value(schema, keyword, "is not supported (docs/structured-output.md lists what is)", e);
+}
+
+enum status schema_count(struct schema_compiler *c, const struct json_view *schema, size_t n, struct error *e) {
+    c->n_steps += (int64_t)n;
+    if (c->n_steps <= SCHEMA_STEPS_MAX) return STATUS_OK;
+    return error_set(e, STATUS_LIMIT, "%s is where compiling the schema takes more work than it may", schema->path);
 }
 
 // ---- the compiler ----
@@ -132,41 +140,19 @@ static enum status grow_pending(struct schema_compiler *c, const struct json_vie
 
 // ---- references ----
 
-// The step of a JSON pointer at *at, with its escapes undone; false at the end, and when it is too long.
-static bool next_step(const char **at, char step[256]) {
-    size_t n = 0;
-    if (**at != '/') return false;
-    for (++*at; **at != 0 && **at != '/' && n < 255; ++*at) {
-        char c = **at;
-        if (c == '~' && ((*at)[1] == '0' || (*at)[1] == '1')) c = *++*at == '0' ? '~' : '/';
-        step[n++] = c;
-    }
-    step[n] = 0;
-    return **at == 0 || **at == '/';
-}
-
 static enum status find_reference(const struct schema_compiler *c, const struct json_view *schema,
                                   struct json_view *out, struct error *e) {
     const char *reference;
-    char step[256];
     enum status status = json_get_string(schema, "$ref", JSON_REQUIRED, &reference, NULL, e);
     if (status != STATUS_OK) return status;
     if (reference[0] != '#' || (reference[1] != 0 && reference[1] != '/'))
         return schema_refuse_value(schema, "$ref", "must be \"#\" or begin with \"#/\"", e);
-    const char *at = reference + 1;
-    struct json_view v = c->root;
-    while (next_step(&at, step)) {
-        bool found = json_is_array(v.value) ? strspn(step, "0123456789") == strlen(step) && strlen(step) < 6 &&
-                                                  json_element(&v, (size_t)atoi(step), &v)
-                                            : json_find(&v, step, &v);
-        if (!found) return schema_refuse_value(schema, "$ref", "leads nowhere", e);
-    }
-    if (*at != 0) return schema_refuse_value(schema, "$ref", "leads nowhere", e);
-    *out = v;
-    return STATUS_OK;
+    if (json_find_pointer(&c->root, reference + 1, out)) return STATUS_OK;
+    return schema_refuse_value(schema, "$ref", "leads nowhere", e);
 }
 
-static enum status check_alone(const struct json_view *schema, const char *alone, struct error *e);
+static enum status check_alone(struct schema_compiler *c, const struct json_view *schema, const char *alone,
+                               struct error *e);
 
 enum status schema_follow(struct schema_compiler *c, const struct json_view *schema, struct json_view *out,
                           struct error *e) {
@@ -175,11 +161,11 @@ enum status schema_follow(struct schema_compiler *c, const struct json_view *sch
         enum status status = STATUS_OK;
         const json_t *all = json_object_get(v.value, "allOf");
         if (json_object_get(v.value, "$ref") != NULL) {
-            status = check_alone(&v, "$ref", e);
+            status = check_alone(c, &v, "$ref", e);
             if (status == STATUS_OK) status = find_reference(c, &v, &v, e);
         } else if (all != NULL) {
             struct json_view list;
-            status = check_alone(&v, "allOf", e);
+            status = check_alone(c, &v, "allOf", e);
             if (status == STATUS_OK && (json_array_size(all) != 1 || !json_find(&v, "allOf", &list)))
                 status = schema_refuse_value(&v, "allOf", "is supported with one schema only", e);
             if (status == STATUS_OK && !json_element(&list, 0, &v))
@@ -219,9 +205,12 @@ enum status schema_node(struct schema_compiler *c, const struct json_view *schem
 
 // ---- one schema ----
 
-static enum status check_alone(const struct json_view *schema, const char *alone, struct error *e) {
+static enum status check_alone(struct schema_compiler *c, const struct json_view *schema, const char *alone,
+                               struct error *e) {
     const char *name;
     json_t *value;
+    enum status status = schema_count(c, schema, 16 + KEYWORD_STEPS * json_length(schema), e);
+    if (status != STATUS_OK) return status;
     json_object_foreach((json_t *)schema->value, name, value) {
         const struct keyword *k = find_keyword(name);
         if (strcmp(name, alone) == 0 || strncmp(name, "x-", 2) == 0 || (k != NULL && k->kind == ANNOTATION)) continue;
@@ -251,13 +240,15 @@ enum status schema_read_types(const struct json_view *schema, unsigned *types, s
 }
 
 // What a schema consists of. Without a type, the keywords tell which one is meant.
-static enum status survey(const struct json_view *schema, unsigned *types, const struct keyword **alone,
-                          bool *is_listed, struct error *e) {
+static enum status survey(struct schema_compiler *c, const struct json_view *schema, unsigned *types,
+                          const struct keyword **alone, bool *is_listed, struct error *e) {
     unsigned told = 0;
     const char *name;
     json_t *value;
     *alone = NULL;
     *is_listed = false;
+    enum status status = schema_count(c, schema, 64 + 2 * KEYWORD_STEPS * json_length(schema), e); // and says_nothing
+    if (status != STATUS_OK) return status;
     json_object_foreach((json_t *)schema->value, name, value) {
         const struct keyword *k = find_keyword(name);
         if (k == NULL && strncmp(name, "x-", 2) == 0) continue;
@@ -271,7 +262,7 @@ static enum status survey(const struct json_view *schema, unsigned *types, const
         if (k->kind >= LISTED && json_is_null(value) && strcmp(name, "const") != 0)
             return schema_refuse_value(schema, name, "must not be null", e);
     }
-    if (*alone != NULL) return check_alone(schema, (*alone)->name, e);
+    if (*alone != NULL) return check_alone(c, schema, (*alone)->name, e);
     bool both = json_object_get(schema->value, "enum") != NULL && json_object_get(schema->value, "const") != NULL;
     if (*is_listed && (told != 0 || both))
         return schema_refuse_value(schema, json_object_get(schema->value, "enum") != NULL ? "enum" : "const",
@@ -370,7 +361,7 @@ static enum status set_schema(const struct schema_context *x, int32_t node, stru
     unsigned types;
     const struct keyword *alone;
     bool is_listed;
-    enum status status = survey(x->schema, &types, &alone, &is_listed, e);
+    enum status status = survey(x->c, x->schema, &types, &alone, &is_listed, e);
     if (status != STATUS_OK) return status;
     if (alone != NULL) return set_alternatives(x, alone->name, node, e); // references are followed already
     if (says_nothing(x->schema)) return set_any(x, node, e);
@@ -390,6 +381,7 @@ static enum status work(struct schema_compiler *c, struct error *e) {
         c->root = p.root;
         status = set_schema(&x, p.node, e);
         if (status == STATUS_LIMIT && e != NULL && e->text[0] != '/') error_prefix(e, "%s", p.view.path);
+        if (status == STATUS_OK) status = schema_count(c, &p.view, 0, e);
         if (status == STATUS_OK && c->n_work > WORK_MAX)
             status = error_set(e, STATUS_LIMIT, "%s is one of too many patterns and ranges", p.view.path);
     }

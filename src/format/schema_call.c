@@ -11,6 +11,7 @@ struct call_parts {
     struct grammar_member members[GRAMMAR_MEMBERS_MAX];
     size_t places[GRAMMAR_MEMBERS_MAX];
     size_t n;
+    struct schema_names required;
 };
 
 // Whether a name comes back as it is from between "=" and ">".
@@ -30,7 +31,7 @@ static enum status add_parameter(struct schema_compiler *c, const struct json_vi
         return error_set(e, STATUS_UNSUPPORTED, "%s has a name that cannot be written in a call", schema->path);
     if (p->n == GRAMMAR_MEMBERS_MAX)
         return error_set(e, STATUS_LIMIT, "%s has more than %d properties", parameters->path, GRAMMAR_MEMBERS_MAX);
-    toolcall_find_parameter(parameters->value, key, strlen(key), &types);
+    toolcall_find_parameter(parameters->value, key, strlen(key), &types, &c->n_steps);
     enum status status = schema_add_parameter(c, parameters, schema, types, &parts[0], e);
     if (status == STATUS_OK) status = grammar_reserve(c->g, &node, e);
     if (status == STATUS_OK) status = grammar_set_sequence(c->g, node, parts, 2, e);
@@ -58,41 +59,32 @@ static enum status check_parameters(const struct json_view *parameters, struct e
     return status;
 }
 
-static bool has_name(const struct json_view *required, const char *key) {
-    for (size_t i = 0; i < json_length(required); i++) {
-        const char *own = json_string_value(json_array_get(required->value, i));
-        if (own != NULL && strcmp(own, key) == 0) return true;
-    }
-    return false;
-}
-
-static enum status check_required(const struct json_view *required, const struct json_view *properties,
+static enum status check_required(const struct json_view *parameters, const struct schema_names *required,
                                   struct error *e) {
-    for (size_t i = 0; i < json_length(required); i++) {
-        const char *key = json_string_value(json_array_get(required->value, i));
-        if (key == NULL) return error_set(e, STATUS_INVALID, "%s/%zu must be a string", required->path, i);
-        if (json_object_get(properties->value, key) == NULL)
-            return error_set(e, STATUS_UNSUPPORTED, "%s/%zu names a parameter that is not described", required->path,
-                             i);
-    }
+    const json_t *properties = json_object_get(parameters->value, "properties");
+    for (size_t i = 0; i < required->n; i++)
+        if (json_object_get(properties, required->sorted[i].text) == NULL)
+            return error_set(e, STATUS_UNSUPPORTED, "%s/required/%zu names a parameter that is not described",
+                             parameters->path, required->sorted[i].at);
     return STATUS_OK;
 }
 
 static enum status add_parameters(struct schema_compiler *c, const struct json_view *parameters, int32_t end,
                                   struct call_parts *p, struct error *e) {
-    struct json_view properties, required, v;
+    struct json_view properties, v;
     const char *key;
     json_t *schema;
-    enum status status = check_parameters(parameters, e);
+    enum status status = schema_count(c, parameters, 32 * json_length(parameters), e);
+    if (status == STATUS_OK) status = check_parameters(parameters, e);
     if (status == STATUS_OK)
         status = json_get_view(parameters, "properties", JSON_OPTIONAL, JSON_OBJECT, &properties, e);
-    if (status == STATUS_OK) status = json_get_view(parameters, "required", JSON_OPTIONAL, JSON_ARRAY, &required, e);
-    if (status == STATUS_OK) status = check_required(&required, &properties, e);
+    if (status == STATUS_OK) status = schema_read_names(c, parameters, &p->required, e);
+    if (status == STATUS_OK) status = check_required(parameters, &p->required, e);
     if (status != STATUS_OK) return status;
     json_object_foreach((json_t *)properties.value, key, schema) {
         if (!json_find(&properties, key, &v))
             return error_set(e, STATUS_INVALID, "%s/%.60s must be a schema, not null", properties.path, key);
-        status = add_parameter(c, parameters, key, &v, has_name(&required, key), end, p, e);
+        status = add_parameter(c, parameters, key, &v, schema_find_name(&p->required, key) != NULL, end, p, e);
         if (status != STATUS_OK) return status;
     }
     return STATUS_OK;

@@ -44,11 +44,48 @@ enum status schema_set_array(const struct schema_context *x, int32_t node, struc
 
 // ---- objects ----
 
+static int compare_names(const void *a, const void *b) {
+    const struct schema_name *x = a, *y = b;
+    int order = strcmp(x->text, y->text);
+    return order != 0 ? order : x->at < y->at ? -1 : x->at > y->at;
+}
+
+enum status schema_read_names(struct schema_compiler *c, const struct json_view *schema, struct schema_names *out,
+                              struct error *e) {
+    struct json_view v, name;
+    enum status status = json_get_view(schema, "required", JSON_OPTIONAL, JSON_ARRAY, &v, e);
+    out->n = 0;
+    if (status != STATUS_OK) return status;
+    if (json_length(&v) > SCHEMA_NAMES_MAX)
+        return error_set(e, STATUS_LIMIT, "%s has more than %d names", v.path, SCHEMA_NAMES_MAX);
+    for (size_t i = 0; i < json_length(&v); i++) {
+        if (!json_element(&v, i, &name) || !json_is_string(name.value))
+            return error_set(e, STATUS_INVALID, "%s/%zu must be a string", v.path, i);
+        out->sorted[out->n++] = (struct schema_name){.text = json_string_value(name.value), .at = i};
+    }
+    qsort(out->sorted, out->n, sizeof *out->sorted, compare_names);
+    return schema_count(c, schema, 48 * out->n, e);
+}
+
+const struct schema_name *schema_find_name(const struct schema_names *names, const char *text) {
+    size_t low = 0, high = names->n;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (strcmp(names->sorted[middle].text, text) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    bool found = low < names->n && strcmp(names->sorted[low].text, text) == 0;
+    return found ? &names->sorted[low] : NULL;
+}
+
 struct member_list {
     struct grammar_member members[GRAMMAR_MEMBERS_MAX];
     size_t places[GRAMMAR_MEMBERS_MAX]; // of their keys in `text`
     size_t n;
     struct buffer text;
+    struct schema_names required;
 };
 
 enum status schema_write_key(struct buffer *out, enum schema_form form, const char *key, size_t n, struct error *e) {
@@ -63,12 +100,6 @@ enum status schema_write_key(struct buffer *out, enum schema_form form, const ch
     return buffer_append(out, ":", 1) ? STATUS_OK : error_memory(e);
 }
 
-static bool is_required(const json_t *required, const char *key) {
-    for (size_t i = 0; i < json_array_size(required); i++)
-        if (strcmp(json_string_value(json_array_get(required, i)), key) == 0) return true;
-    return false;
-}
-
 static enum status add_member(const struct schema_context *x, struct member_list *list, const char *key, int32_t value,
                               bool required, struct error *e) {
     if (list->n == GRAMMAR_MEMBERS_MAX)
@@ -78,16 +109,17 @@ static enum status add_member(const struct schema_context *x, struct member_list
     return schema_write_key(&list->text, form_within(x->form), key, strlen(key), e);
 }
 
-static enum status add_properties(const struct schema_context *x, const json_t *required, struct member_list *list,
-                                  struct error *e) {
+static enum status add_properties(const struct schema_context *x, struct member_list *list, struct error *e) {
     struct json_view properties, v;
     enum status status = json_get_view(x->schema, "properties", JSON_OPTIONAL, JSON_OBJECT, &properties, e);
     const char *key;
     json_t *schema;
     if (status != STATUS_OK || properties.value == NULL) return status;
+    status = schema_count(x->c, x->schema, 64 * json_length(&properties), e);
+    if (status != STATUS_OK) return status;
     json_object_foreach((json_t *)properties.value, key, schema) {
         int32_t value;
-        bool must_come = is_required(required, key);
+        bool must_come = schema_find_name(&list->required, key) != NULL;
         if (!json_find(&properties, key, &v))
             return error_set(e, STATUS_INVALID, "%s/%.60s must be a schema, not null", properties.path, key);
         if (json_is_false(schema) && must_come)
@@ -101,15 +133,14 @@ static enum status add_properties(const struct schema_context *x, const json_t *
 }
 
 // What is required and not described has what additionalProperties says.
-static enum status add_required(const struct schema_context *x, const json_t *required, struct member_list *list,
-                                struct error *e) {
+static enum status add_required(const struct schema_context *x, struct member_list *list, struct error *e) {
     const json_t *properties = json_object_get(x->schema->value, "properties");
+    const json_t *required = json_object_get(x->schema->value, "required");
     for (size_t i = 0; i < json_array_size(required); i++) {
         const char *key = json_string_value(json_array_get(required, i));
         int32_t value;
-        bool none, repeated = false;
-        for (size_t k = 0; k < i; k++) repeated |= strcmp(json_string_value(json_array_get(required, k)), key) == 0;
-        if (repeated || json_object_get(properties, key) != NULL) continue;
+        bool none;
+        if (schema_find_name(&list->required, key)->at != i || json_object_get(properties, key) != NULL) continue;
         enum status status = add_schema(x, "additionalProperties", &value, &none, e);
         if (status == STATUS_OK && none)
             return error_set(e, STATUS_UNSUPPORTED, "%s/required/%zu names a property that is not allowed",
@@ -117,19 +148,6 @@ static enum status add_required(const struct schema_context *x, const json_t *re
         if (status == STATUS_OK) status = add_member(x, list, key, value, true, e);
         if (status != STATUS_OK) return status;
     }
-    return STATUS_OK;
-}
-
-static enum status check_required(const struct schema_context *x, const json_t **required, struct error *e) {
-    struct json_view v, name;
-    enum status status = json_get_view(x->schema, "required", JSON_OPTIONAL, JSON_ARRAY, &v, e);
-    if (status != STATUS_OK) return status;
-    *required = v.value;
-    if (json_length(&v) > 2 * GRAMMAR_MEMBERS_MAX)
-        return error_set(e, STATUS_LIMIT, "%s has more than %d names", v.path, 2 * GRAMMAR_MEMBERS_MAX);
-    for (size_t i = 0; i < json_length(&v); i++)
-        if (!json_element(&v, i, &name) || !json_is_string(name.value))
-            return error_set(e, STATUS_INVALID, "%s/%zu must be a string", v.path, i);
     return STATUS_OK;
 }
 
@@ -148,18 +166,16 @@ static enum status set_members(const struct schema_context *x, struct member_lis
 }
 
 enum status schema_set_object(const struct schema_context *x, int32_t node, struct error *e) {
-    const json_t *required = NULL;
     int32_t value = 0;
     bool none = false;
-    enum status status = check_required(x, &required, e);
-    if (status != STATUS_OK) return status;
-    bool named = json_object_size(json_object_get(x->schema->value, "properties")) > 0 || json_array_size(required) > 0;
     struct member_list *list = malloc(sizeof *list);
     if (list == NULL) return error_memory(e);
     list->n = 0;
     buffer_init(&list->text, DFA_STATES_MAX);
-    status = add_properties(x, required, list, e);
-    if (status == STATUS_OK) status = add_required(x, required, list, e);
+    enum status status = schema_read_names(x->c, x->schema, &list->required, e);
+    bool named = json_object_size(json_object_get(x->schema->value, "properties")) > 0 || list->required.n > 0;
+    if (status == STATUS_OK) status = add_properties(x, list, e);
+    if (status == STATUS_OK) status = add_required(x, list, e);
     if (status == STATUS_OK) status = add_schema(x, "additionalProperties", &value, &none, e);
     if (status == STATUS_OK)
         status = named || none ? set_members(x, list, node, e) : schema_map(x->c, form_within(x->form), value, node, e);

@@ -6,6 +6,8 @@
 #include "format/schema.h"
 #include "format/toolcall_schema.h"
 
+#define SCHEMA_STEPS_MAX (1 << 21) // of some 10 ns, for all that a request may ask to be compiled
+
 // How a value is written.
 enum schema_form {
     FORM_JSON,
@@ -39,7 +41,7 @@ struct schema_compiler {
     int32_t plain_number[2];                      // start states of any number and any integer; DFA_NONE: not yet
     int32_t open_object, close_object, open_array, close_array, separator; // start states; DFA_NONE: not yet
     int64_t n_work;                                                        // automaton states that were made on the way
-    int64_t n_compared;                                                    // pairs of listed values
+    int64_t n_steps; // all the work whose sum is bounded, in parts of some 10 ns
 };
 
 struct schema_context {
@@ -56,6 +58,8 @@ enum status schema_refuse(const struct json_view *schema, const char *keyword, s
 enum status schema_refuse_value(const struct json_view *schema, const char *keyword, const char *why, struct error *e);
 // Of a parameter that has other alternatives, the one at hand cannot be written.
 enum status schema_leave_unwritten(struct schema_compiler *c);
+// Counts the members or elements that are gone through. LIMIT: the schema takes more work than any should.
+enum status schema_count(struct schema_compiler *c, const struct json_view *schema, size_t n, struct error *e);
 // Follows "$ref"s, and what else only passes on. False: *e says why not.
 enum status schema_follow(struct schema_compiler *c, const struct json_view *schema, struct json_view *out,
                           struct error *e);
@@ -89,6 +93,20 @@ enum status schema_set_array(const struct schema_context *x, int32_t node, struc
 enum status schema_set_object(const struct schema_context *x, int32_t node, struct error *e);
 // How a key is written in JSON, with its colon.
 enum status schema_write_key(struct buffer *out, enum schema_form form, const char *key, size_t n, struct error *e);
+
+// The names that "required" lists.
+#define SCHEMA_NAMES_MAX (2 * GRAMMAR_MEMBERS_MAX)
+struct schema_name {
+    const char *text;
+    size_t at; // in the list
+};
+struct schema_names {
+    struct schema_name sorted[SCHEMA_NAMES_MAX]; // of equal ones the first first
+    size_t n;
+};
+enum status schema_read_names(struct schema_compiler *c, const struct json_view *schema, struct schema_names *out,
+                              struct error *e);
+const struct schema_name *schema_find_name(const struct schema_names *names, const char *text); // NULL: it is none
 
 // The number of elements or characters that a keyword names; *out stays as it is when it is absent.
 enum status schema_read_count(const struct json_view *schema, const char *keyword, uint32_t *out, struct error *e);

@@ -35,7 +35,7 @@ enum status schema_set_number(const struct schema_context *x, bool integer, int3
     } else {
         struct dfa made = {0};
         struct error own;
-        status = decimal_range(low, high, integer, &made, &first, &own);
+        status = decimal_range(low, high, integer, &made, &first, &x->c->n_steps, &own);
         if (status == STATUS_OK) status = dfa_append_live(grammar_dfa(g), &made, first, &start, &own);
         x->c->n_work += made.n_states;
         dfa_free(&made);

@@ -13,7 +13,7 @@ enum status schema_regex(struct schema_compiler *c, const char *pattern, int32_t
     const struct pattern_alphabet alphabet = {ascii, 1};
     struct dfa made = {0};
     int32_t first;
-    enum status status = pattern_compile(pattern, strlen(pattern), &alphabet, &made, &first, e);
+    enum status status = pattern_compile(pattern, strlen(pattern), &alphabet, &made, &first, &c->n_steps, e);
     if (status == STATUS_OK) status = dfa_append_live(grammar_dfa(c->g), &made, first, start, e);
     c->n_work += made.n_states;
     must(status != STATUS_UNSUPPORTED); // these patterns are our own

@@ -49,11 +49,15 @@ static enum status find_pattern(const struct schema_context *x, uint32_t min, ui
     if (pattern == NULL) return STATUS_OK;
     struct dfa any_length = {0}, bounded = {0};
     int32_t first, second;
-    status = pattern_compile(pattern, n, x->form == FORM_PARAMETER ? &raw : &json, &any_length, &first, &own);
+    status = pattern_compile(pattern, n, x->form == FORM_PARAMETER ? &raw : &json, &any_length, &first, &x->c->n_steps,
+                             &own);
     if (status == STATUS_OK) x->c->n_work += any_length.n_states;
     bool bounds = min > 0 || max != GRAMMAR_UNBOUNDED;
-    if (status == STATUS_OK && bounds)
+    if (status == STATUS_OK && bounds) {
         status = dfa_bound_characters(&any_length, first, min, max, &bounded, &second, &own);
+        int64_t n_pair = (int64_t)any_length.n_states * (max == GRAMMAR_UNBOUNDED ? min : max);
+        x->c->n_steps += (n_pair < DFA_STATES_MAX ? n_pair : 0) / 16 + 8 * (int64_t)bounded.n_states;
+    }
     if (status == STATUS_OK)
         status = dfa_append_live(grammar_dfa(x->c->g), bounds ? &bounded : &any_length, bounds ? second : first, start,
                                  &own);

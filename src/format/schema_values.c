@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
-#define VALUES_MAX   4096
-#define COMPARED_MAX (1 << 22) // pairs of values, for all "oneOf" of a schema together
+#define VALUES_MAX 4096
 
 // ---- types ----
 
@@ -127,9 +127,29 @@ enum status schema_set_enum(const struct schema_context *x, int32_t node, struct
 
 // ---- oneOf ----
 
-static bool is_same(const json_t *a, const json_t *b) {
-    if (json_is_number(a) && json_is_number(b)) return json_number_value(a) == json_number_value(b);
-    return json_equal(a, b);
+// A number for a value: the same for equal ones, whatever the order of members and the spelling of numbers. Values that
+// differ have the same once in 2^64, and are then held to be equal. Recursion is bounded by JSON_DEPTH_MAX.
+static uint64_t hash_value(struct schema_compiler *c, const json_t *v, int depth) {
+    uint64_t hash = XXH3_64bits(&(int){json_typeof(v)}, sizeof(int));
+    c->n_steps += 4;
+    if (json_is_number(v)) {
+        double x = json_number_value(v);
+        return XXH3_64bits_withSeed(&(double){x == 0 ? 0 : x}, sizeof x, 1);
+    }
+    if (json_is_string(v)) {
+        c->n_steps += (int64_t)json_string_length(v) / 64;
+        return XXH3_64bits_withSeed(json_string_value(v), json_string_length(v), hash);
+    }
+    if (depth == JSON_DEPTH_MAX || c->n_steps > SCHEMA_STEPS_MAX) return hash;
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        uint64_t pair[2] = {hash, hash_value(c, json_array_get(v, i), depth + 1)};
+        hash = XXH3_64bits(pair, sizeof pair);
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)v, key, value) hash +=
+        XXH3_64bits_withSeed(key, strlen(key), hash_value(c, value, depth + 1));
+    return hash;
 }
 
 // The values that a schema lists: its const as a list of one.
@@ -142,18 +162,48 @@ static const json_t *listed(const json_t *schema, size_t i) {
     return only != NULL ? only : json_array_get(json_object_get(schema, "enum"), i);
 }
 
-static bool lists_differ(struct schema_compiler *c, const json_t *a, const json_t *b) {
-    size_t n = count_listed(a), m = count_listed(b);
-    if (n * m > 65536 || c->n_compared > COMPARED_MAX) return false;
-    c->n_compared += (int64_t)(n * m);
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < m; k++)
-            if (is_same(listed(a, i), listed(b, k))) return false;
-    return n > 0 && m > 0;
+static int compare_hashes(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
 }
 
-static bool is_required(const json_t *schema, const char *key) {
+struct hashes {
+    uint64_t values[VALUES_MAX];
+    size_t n;
+};
+
+// Sorted. False: none is listed, or more than can be compiled.
+static bool hash_listed(struct schema_compiler *c, const json_t *schema, struct hashes *out) {
+    out->n = count_listed(schema);
+    if (out->n == 0 || out->n > VALUES_MAX) return false;
+    for (size_t i = 0; i < out->n; i++) out->values[i] = hash_value(c, listed(schema, i), 0);
+    qsort(out->values, out->n, sizeof *out->values, compare_hashes);
+    c->n_steps += 8 * (int64_t)out->n;
+    return true;
+}
+
+// Two alternatives, and room to compare what they list.
+struct comparison {
+    struct schema_compiler *c;
+    struct hashes a, b;
+};
+
+static bool lists_differ(struct comparison *x, const json_t *a, const json_t *b) {
+    if (!hash_listed(x->c, a, &x->a) || !hash_listed(x->c, b, &x->b)) return false;
+    size_t i = 0, k = 0;
+    while (i < x->a.n && k < x->b.n) {
+        if (x->a.values[i] == x->b.values[k]) return false;
+        if (x->a.values[i] < x->b.values[k])
+            i++;
+        else
+            k++;
+    }
+    return true;
+}
+
+static bool is_required(struct schema_compiler *c, const json_t *schema, const char *key) {
     const json_t *required = json_object_get(schema, "required");
+    c->n_steps += (int64_t)json_array_size(required);
     for (size_t i = 0; i < json_array_size(required); i++) {
         const char *own = json_string_value(json_array_get(required, i));
         if (own != NULL && strcmp(own, key) == 0) return true;
@@ -168,45 +218,73 @@ static bool is_large(const json_t *schema) {
 }
 
 // A member that both must have, with different values.
-static bool members_differ(struct schema_compiler *c, const json_t *a, const json_t *b) {
+static bool members_differ(struct comparison *x, const json_t *a, const json_t *b) {
     const json_t *others = json_object_get(b, "properties");
     const char *key;
     json_t *schema;
     if (is_large(a) || is_large(b)) return false;
     json_object_foreach(json_object_get(a, "properties"), key, schema) {
-        if (is_required(a, key) && is_required(b, key) && lists_differ(c, schema, json_object_get(others, key)))
-            return true;
+        const json_t *other = json_object_get(others, key);
+        x->c->n_steps += 4;
+        if (count_listed(schema) == 0 || count_listed(other) == 0 || x->c->n_steps > SCHEMA_STEPS_MAX) continue;
+        if (is_required(x->c, a, key) && is_required(x->c, b, key) && lists_differ(x, schema, other)) return true;
     }
     return false;
 }
 
 // The types of a schema's values, as far as it says so itself.
-static unsigned types_of(const struct json_view *schema) {
+static unsigned types_of(struct schema_compiler *c, const struct json_view *schema) {
     unsigned types = VALUE_ANY, bits = 0;
+    size_t n = count_listed(schema->value);
+    c->n_steps += 16 + (int64_t)n;
     if (schema_read_types(schema, &types, NULL) != STATUS_OK) return VALUE_ANY;
-    for (size_t i = 0; i < count_listed(schema->value); i++) bits |= schema_bits_of_value(listed(schema->value, i));
+    for (size_t i = 0; i < n; i++) bits |= schema_bits_of_value(listed(schema->value, i));
     return bits != 0 ? types & bits : types;
+}
+
+struct alternatives {
+    struct json_view views[GRAMMAR_CHOICES_MAX];
+    unsigned types[GRAMMAR_CHOICES_MAX];
+    struct comparison comparison;
+};
+
+// Whether the alternative `last` keeps apart from those before it.
+static enum status check_last(struct schema_compiler *c, const struct json_view *list, struct alternatives *x,
+                              size_t last, struct error *e) {
+    for (size_t i = 0; i < last; i++) {
+        const json_t *a = x->views[i].value, *b = x->views[last].value;
+        unsigned both = x->types[i] & x->types[last];
+        bool apart = both == 0 || lists_differ(&x->comparison, a, b) ||
+                     (both == VALUE_OBJECT && members_differ(&x->comparison, a, b));
+        enum status status = schema_count(c, list, 16, e);
+        if (status != STATUS_OK) return status;
+        if (!apart)
+            return error_set(e, STATUS_UNSUPPORTED,
+                             "%s is supported only where its alternatives differ in type or in a required constant "
+                             "member, and alternatives %zu and %zu do not: use anyOf",
+                             list->path, i, last);
+    }
+    return STATUS_OK;
 }
 
 enum status schema_check_apart(struct schema_compiler *c, const struct json_view *list, struct error *e) {
     size_t n = json_length(list);
+    enum status status = STATUS_OK;
     if (n > GRAMMAR_CHOICES_MAX)
         return error_set(e, STATUS_LIMIT, "%s has more than %d alternatives", list->path, GRAMMAR_CHOICES_MAX);
-    struct json_view views[GRAMMAR_CHOICES_MAX];
-    for (size_t i = 0; i < n; i++) {
+    struct alternatives *x = malloc(sizeof *x);
+    if (x == NULL) return error_memory(e);
+    x->comparison.c = c;
+    for (size_t i = 0; status == STATUS_OK && i < n; i++) {
         struct json_view own;
-        if (!json_element(list, i, &own)) return error_set(e, STATUS_INVALID, "%s/%zu must be a schema", list->path, i);
-        enum status status = schema_follow(c, &own, &views[i], e);
-        if (status != STATUS_OK) return status;
-        for (size_t k = 0; k < i; k++) {
-            const json_t *a = views[k].value, *b = views[i].value;
-            unsigned both = types_of(&views[k]) & types_of(&views[i]);
-            if (both == 0 || lists_differ(c, a, b) || (both == VALUE_OBJECT && members_differ(c, a, b))) continue;
-            return error_set(e, STATUS_UNSUPPORTED,
-                             "%s is supported only where its alternatives differ in type or in a required constant "
-                             "member, and alternatives %zu and %zu do not: use anyOf",
-                             list->path, k, i);
-        }
+        if (json_element(list, i, &own))
+            status = schema_follow(c, &own, &x->views[i], e);
+        else
+            status = error_set(e, STATUS_INVALID, "%s/%zu must be a schema", list->path, i);
+        if (status != STATUS_OK) break;
+        x->types[i] = types_of(c, &x->views[i]);
+        status = check_last(c, list, x, i, e);
     }
-    return STATUS_OK;
+    free(x);
+    return status;
 }

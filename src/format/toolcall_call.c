@@ -152,7 +152,7 @@ static bool read_key(struct toolcall_parser *p) {
     }
     memcpy(c->key, p->in.data + p->at, c->n_key);
     p->at += c->n_key + 1;
-    c->known = toolcall_find_parameter(c->parameters, c->key, c->n_key, &c->types);
+    c->known = toolcall_find_parameter(c->parameters, c->key, c->n_key, &c->types, NULL);
     c->repeated = json_object_getn(c->keys, c->key, c->n_key) != NULL; // the first one counts
     if (!c->repeated && json_object_setn_new_nocheck(c->keys, c->key, c->n_key, json_true()) != 0)
         p->status = STATUS_MEMORY;

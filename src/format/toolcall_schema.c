@@ -3,8 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#define SCHEMA_DEPTH_MAX 16  // $ref, anyOf and the like inside each other
-#define SCHEMA_PARTS_MAX 256 // looked at in all for one parameter: references may multiply
+#define SCHEMA_DEPTH_MAX 16 // $ref, anyOf and the like inside each other
+#define SCHEMA_PARTS_MAX                                                                                               \
+    4096 // looked at in all for one parameter, each with its listed values: references may multiply
 
 const json_t *toolcall_find_function(const json_t *tools, const char *name, size_t n) {
     size_t i;
@@ -55,13 +56,8 @@ static unsigned bits_of_value(const json_t *v) {
 // "#/$defs/place" inside the parameters' own schema.
 static const json_t *follow_reference(const json_t *root, const char *reference) {
     if (reference[0] != '#') return NULL;
-    const json_t *at = root;
-    for (const char *p = reference + 1; *p == '/';) {
-        size_t n = strcspn(++p, "/");
-        at = json_object_getn(at, p, n);
-        p += n;
-    }
-    return at;
+    struct json_view view = json_root(root);
+    return json_find_pointer(&view, reference + 1, &view) ? view.value : NULL;
 }
 
 static unsigned types_of(const json_t *root, const json_t *schema, int depth, int *n_parts);
@@ -69,7 +65,7 @@ static unsigned types_of(const json_t *root, const json_t *schema, int depth, in
 // The bits of a list of schemas: of any of them, or of those common to all. 0 without such a list.
 static unsigned types_of_list(const json_t *root, const json_t *list, bool all, int depth, int *n_parts) {
     unsigned bits = all && json_array_size(list) > 0 ? VALUE_ANY : 0, part;
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    for (size_t i = 0; i < json_array_size(list) && *n_parts <= SCHEMA_PARTS_MAX; i++) {
         part = types_of(root, json_array_get(list, i), depth + 1, n_parts);
         bits = all ? bits & part : bits | part;
     }
@@ -78,8 +74,9 @@ static unsigned types_of_list(const json_t *root, const json_t *list, bool all, 
 
 // Recursion is bounded by SCHEMA_DEPTH_MAX.
 static unsigned types_of(const json_t *root, const json_t *schema, int depth, int *n_parts) {
-    if (depth > SCHEMA_DEPTH_MAX || ++*n_parts > SCHEMA_PARTS_MAX) return VALUE_ANY;
     const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum"), *v;
+    *n_parts += 16 + (int)((json_array_size(type) + json_array_size(list)) / 8);
+    if (depth > SCHEMA_DEPTH_MAX || *n_parts > SCHEMA_PARTS_MAX) return VALUE_ANY;
     unsigned bits = json_is_string(type) ? bits_of_type(type) : 0;
     for (size_t i = 0; i < json_array_size(type); i++) {
         v = json_array_get(type, i);
@@ -97,10 +94,11 @@ static unsigned types_of(const json_t *root, const json_t *schema, int depth, in
     return bits != 0 ? bits : VALUE_ANY;
 }
 
-bool toolcall_find_parameter(const json_t *parameters, const char *key, size_t n, unsigned *types) {
+bool toolcall_find_parameter(const json_t *parameters, const char *key, size_t n, unsigned *types, int64_t *n_steps) {
     const json_t *schema = json_object_getn(json_object_get(parameters, "properties"), key, n);
     int n_parts = 0;
     *types = schema == NULL ? VALUE_STRING : types_of(parameters, schema, 0, &n_parts);
+    if (n_steps != NULL) *n_steps += n_parts;
     return schema != NULL;
 }
 

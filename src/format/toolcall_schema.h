@@ -27,8 +27,9 @@ enum {
 unsigned toolcall_type_bits(const char *name);
 
 // Whether `parameters` names key[0..n) among its properties, and the bits of its types: VALUE_STRING where the key is
-// unknown, VALUE_ANY where its schema says nothing.
-bool toolcall_find_parameter(const json_t *parameters, const char *key, size_t n, unsigned *types);
+// unknown, VALUE_ANY where its schema says nothing, or is too long to look through. Adds to *n_steps, which may be
+// NULL, what it looked at.
+bool toolcall_find_parameter(const json_t *parameters, const char *key, size_t n, unsigned *types, int64_t *n_steps);
 
 // Appends the JSON of a value given as text: the text itself where it is JSON of one of the types (Python's True, False
 // and None are understood), and a string of it otherwise. Where the types have strings beside others, only null,

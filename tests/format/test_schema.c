@@ -1,4 +1,5 @@
 // What is accepted and refused of schemas, case by case; tests/format/test_schema.py does the same at random.
+#include "base/buffer.h"
 #include "format/schema.h"
 #include "tests/format/grammars.h"
 
@@ -172,10 +173,74 @@ static void test_ways(void **state) {
     refuse(schema, " has alternatives within alternatives");
 }
 
+// The items with their numbers, between commas.
+static void append_items(struct buffer *out, int n, const char *before, const char *after) {
+    for (int i = 0; i < n; i++) buffer_printf(out, "%s%s%d%s", i > 0 ? "," : "", before, i, after);
+    assert_false(out->failed);
+}
+
+static void refuse_work(struct buffer *schema) {
+    struct error e;
+    struct grammar *g;
+    if (grammar_of_schema(schema->data, &g, &e) == STATUS_OK) fail_msg("%.100s was accepted", schema->data);
+    assert_int_equal(e.code, STATUS_LIMIT);
+    if (strstr(e.text, "takes more work than it may") == NULL) fail_msg("%.100s: %s", schema->data, e.text);
+    buffer_clear(schema);
+}
+
+// What each part of a schema may take does not multiply: the sum of the work is bounded.
+static void test_work(void **state) {
+    (void)state;
+    struct buffer s;
+    buffer_init(&s, 0);
+    buffer_append_text(&s, "{\"properties\":{"); // as many dates as people may have
+    append_items(&s, 200, "\"p", "\":{\"type\":\"string\",\"format\":\"date-time\"}");
+    buffer_append_text(&s, "}}");
+    expect(s.data, true, "{}");
+    buffer_clear(&s);
+    buffer_append_text(&s, "{\"properties\":{"); // patterns of many steps and few states
+    append_items(&s, 250, "\"p", "\":{\"type\":\"string\",\"pattern\":\"^(a?){60}a{60}$\"}");
+    buffer_append_text(&s, "}}");
+    refuse_work(&s);
+    buffer_append_text(&s, "{\"properties\":{"); // members that are not allowed
+    append_items(&s, 60000, "\"p", "\":false");
+    buffer_append_text(&s, "}}");
+    refuse_work(&s);
+    buffer_append_text(&s, "{\"properties\":{"); // what stands beside references, however often they are followed
+    append_items(&s, 200, "\"p", "\":{\"$ref\":\"#/$defs/a\"}");
+    buffer_append_text(&s, "},\"$defs\":{\"b\":{\"type\":\"null\"},\"a\":{\"$ref\":\"#/$defs/b\",");
+    append_items(&s, 2000, "\"x-", "\":0");
+    buffer_append_text(&s, "}}}");
+    refuse_work(&s);
+    buffer_append_text(&s, "{\"oneOf\":["); // alternatives that list long values which differ at their ends
+    for (int i = 0; i < 24; i++) {
+        buffer_append_text(&s, i > 0 ? ",{\"enum\":[" : "{\"enum\":[");
+        for (int k = 0; k < 30; k++) {
+            buffer_append_text(&s, k > 0 ? ",[" : "[");
+            append_items(&s, 300, "", "");
+            buffer_printf(&s, ",%d]", 1000 * i + k);
+        }
+        buffer_append_text(&s, "]}");
+    }
+    buffer_append_text(&s, "]}");
+    refuse_work(&s);
+    buffer_free(&s);
+}
+
+// Two spellings of one value do not keep alternatives apart.
+static void test_apart(void **state) {
+    (void)state;
+    refuse("{\"oneOf\":[{\"const\":[1,{\"a\":1,\"b\":2}]},{\"const\":[1.0,{\"b\":2,\"a\":1}]}]}", "/oneOf");
+    refuse("{\"oneOf\":[{\"enum\":[0,5]},{\"enum\":[-0.0]}]}", "/oneOf");
+    expect("{\"oneOf\":[{\"enum\":[[1],[2]]},{\"enum\":[[3],[\"1\"]]}]}", true, "[\"1\"]");
+    expect("{\"oneOf\":[{\"const\":{\"a\":1,\"b\":2}},{\"const\":{\"a\":2,\"b\":1}}]}", true, "{\"a\": 2, \"b\": 1}");
+    expect("{\"oneOf\":[{\"const\":1},{\"const\":true},{\"const\":\"1\"}]}", true, "true");
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),  cmocka_unit_test(test_strings),
-                                       cmocka_unit_test(test_numbers), cmocka_unit_test(test_objects),
-                                       cmocka_unit_test(test_depth),   cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_ways)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),  cmocka_unit_test(test_strings), cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_objects), cmocka_unit_test(test_depth),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ways),    cmocka_unit_test(test_work),    cmocka_unit_test(test_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

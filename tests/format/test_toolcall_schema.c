@@ -25,7 +25,7 @@ static void expect_json(const char *schema, const char *text, const char *expect
     unsigned types = 0;
     struct buffer b;
     buffer_init(&b, 0);
-    assert_true(toolcall_find_parameter(parameters, "k", 1, &types));
+    assert_true(toolcall_find_parameter(parameters, "k", 1, &types, NULL));
     assert_true(toolcall_append_value(&b, types, text, strlen(text)));
     assert_string_equal(b.data, expected);
     buffer_free(&b);
@@ -114,7 +114,7 @@ static void test_schema_bomb(void **state) {
     json_object_set_new(properties, "k", unions);
     json_object_set_new(parameters, "properties", properties);
     unsigned types = 0;
-    assert_true(toolcall_find_parameter(parameters, "k", 1, &types));
+    assert_true(toolcall_find_parameter(parameters, "k", 1, &types, NULL));
     assert_int_equal(types, VALUE_ANY);
     json_decref(parameters);
 }
@@ -127,10 +127,10 @@ static void test_find_function(void **state) {
     unsigned types = 0;
     const json_t *f = toolcall_find_function(tools, "f", 1), *g = toolcall_find_function(tools, "gh", 1);
     assert_non_null(f);
-    assert_false(toolcall_find_parameter(f, "k", 1, &types));
+    assert_false(toolcall_find_parameter(f, "k", 1, &types, NULL));
     assert_int_equal(types, VALUE_STRING);
-    assert_true(toolcall_find_parameter(g, "k", 1, &types));
-    assert_false(toolcall_find_parameter(g, "k\0", 2, &types));
+    assert_true(toolcall_find_parameter(g, "k", 1, &types, NULL));
+    assert_false(toolcall_find_parameter(g, "k\0", 2, &types, NULL));
     assert_non_null(toolcall_find_function(tools, "h", 1));
     assert_null(toolcall_find_function(tools, "gh", 2));
     assert_null(toolcall_find_function(tools, "", 0));
