@@ -4,15 +4,16 @@
 #include <string.h>
 
 enum kind {
-    SWITCH,  // bool
-    INTEGER, // int64_t, low..high
-    REAL,    // double, min..max
-    OBJECT,  // struct json_view
-    ARRAY,   // struct json_view
-    VALUE,   // struct json_view, of any type
-    CUSTOM,  // read
-    IGNORED, // it changes nothing in a reply
-    REFUSED, // only `accepts` is taken, since it asks for what is the case; `why` refuses the rest
+    SWITCH,     // bool
+    INTEGER,    // int64_t, low..high
+    REAL,       // double, min..max
+    OBJECT,     // struct json_view
+    ARRAY,      // struct json_view
+    VALUE,      // struct json_view, of any type
+    CUSTOM,     // read
+    IGNORED,    // it changes nothing in a reply
+    OTHER_FORM, // as other servers name the form of a reply; refused with the route's own name of it
+    REFUSED,    // only `accepts` is taken, since it asks for what is the case; `why` refuses the rest
 };
 
 // Values that a refused field may have.
@@ -35,7 +36,6 @@ struct field {
 #define GENERATE       (OPENAI | ROUTE_RESPONSES | ROUTE_MESSAGES)
 #define TEMPLATE       (ROUTE_CHAT | ROUTE_TOKENIZE | ROUTE_RESPONSES | ROUTE_MESSAGES)
 #define NOT_BUILT      "is not built yet"
-#define STRUCTURED     "is unsupported: use response_format"
 #define REPETITION_MIN 0.01
 #define REPETITION_MAX 10
 
@@ -124,13 +124,13 @@ static const struct field table[] = {
     {"container", REFUSED, ROUTE_MESSAGES, .why = "is unsupported: this server runs no code"},
     {"mcp_servers", REFUSED, ROUTE_MESSAGES, .accepts = EMPTY, .why = "is unsupported: this server calls no others"},
     {"output_format", CUSTOM, ROUTE_MESSAGES, .read = fields_read_output_format},
-    {"guided_json", REFUSED, GENERATE, .why = STRUCTURED},
-    {"guided_regex", REFUSED, GENERATE, .why = STRUCTURED},
-    {"guided_choice", REFUSED, GENERATE, .why = STRUCTURED},
-    {"guided_grammar", REFUSED, GENERATE, .why = STRUCTURED},
-    {"structured_outputs", REFUSED, GENERATE, .why = STRUCTURED},
-    {"json_schema", REFUSED, GENERATE, .why = STRUCTURED},
-    {"grammar", REFUSED, GENERATE, .why = STRUCTURED},
+    {"guided_json", OTHER_FORM, .routes = GENERATE},
+    {"guided_regex", OTHER_FORM, .routes = GENERATE},
+    {"guided_choice", OTHER_FORM, .routes = GENERATE},
+    {"guided_grammar", OTHER_FORM, .routes = GENERATE},
+    {"structured_outputs", OTHER_FORM, .routes = GENERATE},
+    {"json_schema", OTHER_FORM, .routes = GENERATE},
+    {"grammar", OTHER_FORM, .routes = GENERATE},
 };
 
 static const struct field *find(const char *name, enum route_id route) {
@@ -149,8 +149,15 @@ static bool is_accepted(unsigned accepts, const json_t *value) {
            json_object_size(value) == 0;
 }
 
-static bool read_field(const struct service *s, const struct field *field, const struct json_view *v,
-                       struct request_fields *f, struct api_error *e) {
+static bool refuse_form(enum route_id route, const struct json_view *v, struct api_error *e) {
+    const char *own = route == ROUTE_RESPONSES  ? "text.format"
+                      : route == ROUTE_MESSAGES ? "output_config.format"
+                                                : "response_format";
+    return api_refuse(e, 400, "unsupported", "%s is unsupported: use %s", v->path, own);
+}
+
+static bool read_field(const struct service *s, enum route_id route, const struct field *field,
+                       const struct json_view *v, struct request_fields *f, struct api_error *e) {
     void *place = (char *)f + field->at;
     struct error error = {0};
     enum status status = STATUS_OK;
@@ -166,6 +173,7 @@ static bool read_field(const struct service *s, const struct field *field, const
     case VALUE: *(struct json_view *)place = *v; break;
     case CUSTOM: return field->read(s, v, f, e);
     case IGNORED: break;
+    case OTHER_FORM: return refuse_form(route, v, e);
     case REFUSED:
         return is_accepted(field->accepts, v->value) || api_refuse(e, 400, "unsupported", "%s %s", v->path, field->why);
     }
@@ -232,7 +240,7 @@ bool fields_read(const struct service *s, enum route_id route, const json_t *bod
         if (field == NULL) {
             ok = api_refuse(e, 400, "unknown_field", "/%.60s is not a field that this route knows", name);
         } else if (json_find(&root, name, &v)) { // null says nothing
-            ok = read_field(s, field, &v, &f, e);
+            ok = read_field(s, route, field, &v, &f, e);
         }
         if (!ok) break;
     }

@@ -176,6 +176,26 @@ static void test_bad_values(void **state) {
     }
 }
 
+// Each route names its own field for it.
+static void test_forms_of_other_servers(void **state) {
+    (void)state;
+    static const struct {
+        enum route_id route;
+        const char *sentence;
+    } cases[] = {{ROUTE_CHAT, "/guided_json is unsupported: use response_format"},
+                 {ROUTE_COMPLETIONS, "/guided_json is unsupported: use response_format"},
+                 {ROUTE_RESPONSES, "/guided_json is unsupported: use text.format"},
+                 {ROUTE_MESSAGES, "/guided_json is unsupported: use output_config.format"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct request_fields f;
+        struct api_error e;
+        json_t *body = json_pack("{s:{}}", "guided_json");
+        assert_false(fields_read(&service, cases[i].route, body, &f, &e));
+        assert_string_equal(e.text, cases[i].sentence);
+        json_decref(body);
+    }
+}
+
 static void test_bad_values_of_one_route(void **state) {
     (void)state;
     struct api_error e;
@@ -358,6 +378,7 @@ static void test_not_an_object(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_values),
+        cmocka_unit_test(test_forms_of_other_servers),
         cmocka_unit_test(test_bad_values_of_one_route),
         cmocka_unit_test(test_params_are_named),
         cmocka_unit_test(test_models),
