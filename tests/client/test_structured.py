@@ -15,17 +15,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "http"), os.path.join(HERE, "..", "format")]
 import harness
 import schemas
+from schemas import problem
 
-jsonschema = harness.need("jsonschema")
+harness.need("jsonschema")
 openai = harness.need("openai")
 N = int(os.environ.get("TF_STRUCTURED", 12))
 REFUSAL_SECONDS = 0.05
 SLOWDOWN = 0.05
 STREAMS = 4
-
-checker = jsonschema.FormatChecker(formats=())
-for name in schemas.FORMATS:
-    checker.checks(name)(lambda v, name=name: not isinstance(v, str) or schemas.has_format(name, v))
 
 PROMPTS = ["Give me a record about a city.", "My name is Ada and my code is 4711. What is my code?", "Say something in JSON.",
            "Extract the fields: Bo, aged 41, lives in Lima and likes tea.", "x", "Count from one to nine."]
@@ -54,15 +51,6 @@ class Models:
 
     def stop(self):
         return max(abs(s.stop()) for s in self.servers.values())
-
-
-def problem(schema, text):
-    try:
-        value = json.loads(text)
-    except ValueError as e:
-        return f"no JSON: {e}"
-    error = next(iter(jsonschema.Draft202012Validator(schema, format_checker=checker).iter_errors(value)), None)
-    return error and error.message
 
 
 def over(servers, n, work):
@@ -186,11 +174,14 @@ def test_calls(models):  # C39
         over(server, max(8, N // 5), one)
     server = models.servers["fold-s"]
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
-    for choice, expected in (("none", False), ("required", True)):
+    named = {"type": "function", "function": {"name": "add"}}
+    for choice, expected in (("none", False), ("required", True), (named, True)):
         for thinking in (False, True):
             status, _, reply = server.post("/v1/chat/completions", {
                 **body_of(1), "tools": tools, "tool_choice": choice, "chat_template_kwargs": {"enable_thinking": thinking}})
-            assert status == 200 and ("tool_calls" in reply["choices"][0]["message"]) == expected, reply
+            message = reply["choices"][0]["message"]
+            assert status == 200 and ("tool_calls" in message) == expected, reply
+            assert bool(message.get("reasoning_content")) == thinking, reply  # a forced call is behind the thought
     status, _, reply = server.post("/v1/chat/completions", {
         **body_of(1), "tools": tools, "tool_choice": {"type": "function", "function": {"name": "sub"}}})
     assert status == 400 and reply["error"]["param"].startswith("tool_choice"), reply
@@ -281,43 +272,72 @@ def test_refused_bodies(models):  # C55
     assert status == 200 and problem(good, reply["choices"][0]["message"]["content"]) is None, reply
 
 
-def pace(server, company, seed):
-    """Milliseconds a round of a plain reply takes beside another one."""
-    started = threading.Event()
+# ---- the pace of a reply beside structured ones ----
 
-    def run():
-        started.set()
-        server.post("/v1/chat/completions", company)
-    other = threading.Thread(target=run)
-    other.start()
-    started.wait()
-    time.sleep(0.02)
+def heavy_schema(seed):
+    """It can be read in 24 ways at once, each at a place of its own in a circle: every token's mask is a new one that takes long."""
+    return {"anyOf": [{"type": "string", "pattern": f"^([a-zA-Z ,.]{{{17 + seed % 7 + 2 * i}}})*~$"} for i in range(24)]}
+
+
+def company_of(arm, i):
+    """A reply of 400 tokens: any text, JSON of a schema of its own each time, or one whose masks take long."""
+    body = {"messages": [{"role": "user", "content": f"Company {i} {arm}"}], "max_tokens": 400, "seed": i, "draft": False,
+            "ignore_eos": True, "stream": True, "chat_template_kwargs": {"enable_thinking": False}}
+    if arm in ("plain", "again"):
+        return body
+    item = schemas.Schemas(9000 + i, bounded=True).object(1)
+    schema = {"type": "array", "items": item, "minItems": 400} if arm == "structured" else heavy_schema(i)
+    return {**body, "ignore_eos": False, "response_format": format_of(schema)}
+
+
+def pace(server, arm, i):
+    """Milliseconds that a round of a plain reply takes beside another one, which is left once they are measured."""
+    company = server.begin("/v1/chat/completions", company_of(arm, i))
+    head = b""
+    while b"data: " not in head:
+        piece = company.recv(4096)
+        assert piece, (arm, head)
+        head += piece
+    assert b" 200 " in head, head
     _, _, reply = server.post("/v1/chat/completions", {
-        "messages": [{"role": "user", "content": f"Go on. {seed}"}], "max_tokens": 160, "ignore_eos": True, "seed": seed, "draft": False})
-    other.join()
+        "messages": [{"role": "user", "content": f"Go on. {i}"}], "max_tokens": 160, "ignore_eos": True, "seed": i, "draft": False})
+    company.close()
+    server.wait_idle(60)
     return reply["tokenfold"]["decode_ms"] / reply["tokenfold"]["rounds"]
 
 
+def median_of(ratios):
+    """The median in percent, and where it lies with 95 % confidence."""
+    ranked, n = sorted(ratios), len(ratios)
+    half = 0.98 * n ** 0.5
+    low, high = ranked[max(0, int(n / 2 - half))], ranked[min(n - 1, int(n / 2 + half))]
+    return [100 * (x - 1) for x in (statistics.median(ranked), low, high)]
+
+
 def test_pace(models):
-    """Pairs of measurements, one after the other: the company of a plain reply is a plain one, then a structured one of the
-    same length, with a schema of its own each time."""
+    """The rounds of a plain reply beside a structured one, beside those beside a plain one: four kinds of company in turn,
+    two of which are alike, so that it shows what the machine itself does. As many turns as it takes to tell."""
     if N < 100:
         raise harness.Skip("measured by make test-structured")
+    arms, failed = ["again", "structured", "heavy"], []
     for model, server in models.servers.items():
-        ratios = []
-        for i in range(40):
-            item = schemas.Schemas(9000 + i, bounded=True).object(1)
-            schema = {"type": "array", "items": item, "minItems": 400}
-            plain = {"messages": [{"role": "user", "content": f"Company {i}"}], "max_tokens": 240, "ignore_eos": True, "seed": i,
-                     "draft": False, "chat_template_kwargs": {"enable_thinking": False}}
-            masked = {**plain, "ignore_eos": False, "response_format": format_of(schema)}
-            order = [plain, masked] if i % 2 == 0 else [masked, plain]
-            took = {id(c): pace(server, c, i) for c in order}
-            ratios.append(took[id(masked)] / took[id(plain)])
-        ratio = statistics.median(ratios)
-        print(f"         {model}: beside a structured reply a round takes {100 * (ratio - 1):+.1f} % (median of {len(ratios)} pairs; "
-              f"quartiles {', '.join(f'{100 * (q - 1):+.1f} %' for q in statistics.quantiles(ratios, n=4))})")
-        assert ratio <= 1 + SLOWDOWN, ratios
+        ratios = {arm: [] for arm in arms}
+        for i in range(160):
+            order = ["plain", *arms] if i % 2 == 0 else [*reversed(arms), "plain"]
+            order = order[i // 2 % 4:] + order[:i // 2 % 4]
+            took = {arm: pace(server, arm, i) for arm in order}
+            for arm in arms:
+                ratios[arm].append(took[arm] / took["plain"])
+            seen = {arm: median_of(ratios[arm]) for arm in arms}
+            if i >= 23 and all(seen[arm][2] <= 100 * SLOWDOWN or seen[arm][1] > 100 * SLOWDOWN for arm in arms[1:]):
+                break
+        for arm in arms:
+            middle, low, high = seen[arm]
+            print(f"         {model}: beside {'another plain' if arm == 'again' else 'a ' + arm} reply a round takes {middle:+.1f} % "
+                  f"({low:+.1f} to {high:+.1f}; {len(ratios[arm])} turns) of what it takes beside a plain one")
+            if arm != "again" and high > 100 * SLOWDOWN:
+                failed.append(f"{model}, {arm}: {'slowed' if low > 100 * SLOWDOWN else 'not told apart from noise'}")
+    assert not failed, failed
 
 
 harness.main(globals(), Models)

@@ -2,9 +2,15 @@
 are refused. Shared by the tests of the compiler and of the server; everything follows from the generator given."""
 import datetime
 import ipaddress
+import json
 import random
 import re
 import uuid
+
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None  # those that need problem() skip
 
 WORDS = ["name", "city", "n", "tags", "value", "kind", "x", "a b", "größe", "ключ", "\"q\"", "a/b", "</t>", "tab\t"]
 TEXTS = ["", "a", "Paris", "two words", "é中😀", "with \"quotes\"", "back\\slash", "line\nbreak", "</parameter>", "<a>"]
@@ -232,6 +238,24 @@ class Values:
         must = s.get("required", [])
         return {k: self.make(v, depth + 1) for k, v in s["properties"].items()
                 if k in must or (depth < 4 and self.r.random() < 0.5)}
+
+
+_checker = None
+
+
+def problem(schema, text):
+    """What is wrong with a text as JSON of a schema, or None."""
+    global _checker
+    if _checker is None:
+        _checker = jsonschema.FormatChecker(formats=())
+        for name in FORMATS:
+            _checker.checks(name)(lambda v, name=name: not isinstance(v, str) or has_format(name, v))
+    try:
+        value = json.loads(text)
+    except ValueError as e:
+        return f"no JSON: {e}"
+    error = next(iter(jsonschema.Draft202012Validator(schema, format_checker=_checker).iter_errors(value)), None)
+    return error and error.message
 
 
 # ---- what is refused: the schema, and the pointer that the sentence begins with ----
