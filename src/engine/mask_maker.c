@@ -6,8 +6,10 @@
 #include <sys/resource.h>
 
 #define NICE        15
-#define ROUND_STEPS 4096      // of masks on the engine's thread in one round, all lanes together: some 40 us
-#define ALONE_STEPS (1 << 20) // the same where no other stream waits
+#define ROUND_STEPS 4096      // of masks on the engine's thread in one round, all lanes together: some 40 us,
+#define ROUND_SHARE 0.02      // or such a share of a round if that is more
+#define STEP_NS     10        // that a step takes
+#define ALONE_STEPS (1 << 20) // where no other stream waits
 
 struct mask_maker {
     struct queue *line;    // of struct request *
@@ -71,8 +73,14 @@ static bool may_take_part(struct engine *e, struct request *r) {
     return false; // the line is full of requests that have ended: it is asked for again
 }
 
+static int64_t steps_of_round(const struct engine *e) {
+    if (e->n_running + e->n_prompting <= 1) return ALONE_STEPS;
+    int64_t steps = (int64_t)(ROUND_SHARE * e->round_ns / STEP_NS);
+    return steps > ROUND_STEPS ? steps : ROUND_STEPS;
+}
+
 void mask_maker_choose_lanes(struct engine *e) {
-    e->mask_steps = e->n_running + e->n_prompting > 1 ? ROUND_STEPS : ALONE_STEPS;
+    e->mask_steps = steps_of_round(e);
     e->n_ready = 0;
     for (int32_t i = 0; i < e->n_running; i++) {
         struct request *r = e->running[i];

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SLICE_STEPS (1 << 16) // of one request's mask before the next one's turn
+
 struct request_mask {
     struct masker *masker;
     int32_t n_words;
@@ -58,7 +60,7 @@ void request_mask_lend(struct request *r) { atomic_store(&r->mask->is_out, true)
 void request_mask_return(struct request *r) { atomic_store(&r->mask->is_out, false); }
 
 bool request_mask_make(struct request *r) {
-    int64_t steps = MASKER_SLICE;
+    int64_t steps = SLICE_STEPS;
     return masker_prepare(r->mask->masker, &r->mask->state, &steps);
 }
 

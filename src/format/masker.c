@@ -145,36 +145,46 @@ static const struct grammar_state *step_token(struct masker *m, const struct gra
     return from;
 }
 
-// What a step through the trie costs, in frames that are copied or stepped.
-static int64_t cost_of(const struct grammar_state *s) { return 4 + s->n_frames; }
+// What a step through the trie costs: frames are copied and stepped, and each stack compared with those before it.
+static int64_t cost_of(const struct grammar_state *s) { return 4 + s->n_frames + s->n_readings * s->n_readings / 3; }
+
+// The tokens of a class that have room.
+static void allow_class(struct masker *m, enum vocabulary_class class, uint32_t room, int64_t *steps) {
+    uint32_t *words = m->making.words;
+    const uint8_t *characters = m->v->characters[class];
+    if (room >= PLENTY) {
+        memcpy(words, m->v->words[class], (size_t)m->n_words * sizeof *words);
+        return;
+    }
+    memset(words, 0, (size_t)m->n_words * sizeof *words);
+    for (int32_t id = 0; id < m->v->n_ids; id++) // 0 becomes the largest number
+        words[id / 32] |= (uint32_t)(characters[id] - 1u < room) << id % 32;
+    *steps -= m->v->n_ids / 32;
+}
 
 // What needs no walk: added tokens, and a class of tokens as a whole.
-static void begin_mask(struct masker *m) {
+static void begin_mask(struct masker *m, int64_t *steps) {
     struct making *k = &m->making;
     enum vocabulary_class class = CLASS_TEXT;
     uint32_t room = 0;
-    memset(k->words, 0, (size_t)m->n_words * sizeof *k->words);
+    k->begun = true;
+    if (find_class(m, &k->path[0], &class, &room)) {
+        allow_class(m, class, room, steps);
+        k->trie = &m->v->rest[class];
+    } else {
+        memset(k->words, 0, (size_t)m->n_words * sizeof *k->words);
+        k->trie = &m->v->all;
+    }
     for (int32_t i = 0; i < m->v->n_added; i++)
         if (step_token(m, &k->path[0], m->v->added[i]) != NULL) allow(k->words, m->n_words, m->v->added[i]);
-    k->begun = true;
-    k->trie = &m->v->all;
-    if (!find_class(m, &k->path[0], &class, &room)) return;
-    const uint8_t *characters = m->v->characters[class];
-    uint32_t most = room < PLENTY ? room : PLENTY;
-    for (int32_t id = 0; id < m->v->n_ids; id++) // 0 becomes the largest number
-        k->words[id / 32] |= (uint32_t)(characters[id] - 1u < most) << id % 32;
-    k->trie = &m->v->rest[class];
+    *steps -= m->n_words / 64 + m->v->n_added * cost_of(&k->path[0]);
 }
 
-// Goes on with the mask; true when it is done. A call that may take MASKER_SLICE steps gets on in any case.
+// Goes on with the mask; true when it is done. The first part, which is short, is not stopped in its middle.
 static bool make_mask(struct masker *m, int64_t *steps) {
     struct making *k = &m->making;
-    if (!k->begun) {
-        int64_t cost = m->v->n_ids / 32 + m->v->n_added * cost_of(&k->path[0]);
-        if (cost > *steps && *steps < MASKER_SLICE) return false;
-        begin_mask(m);
-        *steps -= cost;
-    }
+    if (*steps <= 0) return false;
+    if (!k->begun) begin_mask(m, steps);
     const struct vocabulary_trie *t = k->trie;
     while (k->at != t->n && *steps > 0) {
         const struct vocabulary_node *at = &t->nodes[k->at];

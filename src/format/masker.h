@@ -18,11 +18,9 @@ void masker_free(struct masker *m); // NULL is fine
 
 void masker_start(const struct masker *m, struct grammar_state *s);
 
-// A call with so many steps gets on with any mask.
-#define MASKER_SLICE (1 << 16)
-
-// Whether the state's mask is there, after at most some *steps (of about 10 ns), which are taken off; more may be taken
-// for a mask's first part. What was begun goes on in the next call, if no other state is asked about in between.
+// Whether the state's mask is there, after at most some *steps (of about 10 ns), which are taken off; a little more may
+// be taken for a mask's first part. What was begun goes on in the next call, if no other state is asked about in
+// between.
 bool masker_prepare(struct masker *m, const struct grammar_state *s, int64_t *steps);
 
 // Sets bit i % 32 of words[i / 32] for the ids i < 32 n_words that may come, and clears the others. An end is allowed

@@ -90,11 +90,13 @@ static bool fill(struct vocabulary *v) {
     for (int class = 0; ok && class < VOCABULARY_CLASSES; class ++) {
         int32_t n_rest = 0;
         v->characters[class] = calloc(n_ids, sizeof *v->characters[class]);
-        ok = v->characters[class] != NULL;
+        v->words[class] = calloc(n_ids / 32 + 1, sizeof *v->words[class]);
+        ok = v->characters[class] != NULL && v->words[class] != NULL;
         for (int32_t i = 0; ok && i < n; i++) {
             uint8_t count = count_characters(&tokens[i], (enum vocabulary_class) class);
             v->characters[class][tokens[i].id] = count;
             if (count == 0) rest[n_rest++] = tokens[i];
+            v->words[class][tokens[i].id / 32] |= (uint32_t)(count > 0) << tokens[i].id % 32;
         }
         ok = ok && make_trie(rest, n_rest, &v->rest[class]);
     }
@@ -129,6 +131,7 @@ void vocabulary_free(struct vocabulary *v) {
     free(v->added);
     for (int class = 0; class < VOCABULARY_CLASSES; class ++) {
         free(v->characters[class]);
+        free(v->words[class]);
         free(v->rest[class].nodes);
     }
     free(v);

@@ -37,6 +37,7 @@ struct vocabulary {
     // are not of it, and the trie of these.
     uint8_t *characters[VOCABULARY_CLASSES]; // [n_ids]
     struct vocabulary_trie rest[VOCABULARY_CLASSES];
+    uint32_t *words[VOCABULARY_CLASSES]; // the mask of all of the class, [(n_ids + 31) / 32]
 };
 
 // Ids from n_ids on are left out. The tokenizer must outlive it. Errors: LIMIT, MEMORY.

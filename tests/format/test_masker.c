@@ -166,7 +166,7 @@ static void test_parts(void **unused) {
     for (int turn = 0; turn < 2; turn++) {
         int n_part = 0;
         for (bool done = false; !done; n_part++) {
-            int64_t steps = n_part == 0 ? MASKER_SLICE : 4000;
+            int64_t steps = 4000;
             done = masker_prepare(m, &state, &steps);
             assert_true(steps > -1000 && (done || steps <= 0)); // no further than the step that was begun
             assert_true(n_part < 1000);
