@@ -267,6 +267,18 @@ bool grammar_step(const struct grammar *g, const struct grammar_state *from, uns
     return to->n_readings > 0 || to->complete;
 }
 
+enum grammar_answer grammar_step_top(const struct grammar *g, struct grammar_frame *top, unsigned char byte) {
+    const struct node *n = &g->nodes[top->node];
+    if (n->kind == NODE_DFA) {
+        top->at = dfa_step(&g->dfa, top->at, byte);
+        if (top->at == DFA_NONE) return STEP_DEAD;
+        return g->dfa.states[top->at].tag == DFA_NONE ? STEP_ON : STEP_OTHER;
+    }
+    if (n->kind != NODE_STRING) return STEP_OTHER;
+    enum leaf_answer answer = leaf_step_string(&g->dfa, n, top, byte);
+    return answer == LEAF_DEAD ? STEP_DEAD : answer == LEAF_GOES_ON ? STEP_ON : STEP_OTHER;
+}
+
 void grammar_keep_words(const struct grammar *g, const struct grammar_state *from, struct grammar_state *to) {
     const struct grammar_frame *stack = from->frames;
     clear_state(to);

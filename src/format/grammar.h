@@ -40,6 +40,14 @@ void grammar_start(const struct grammar *g, struct grammar_state *s);
 bool grammar_step(const struct grammar *g, const struct grammar_state *from, unsigned char byte,
                   struct grammar_state *to);
 
+// The step of a state of one stack, as far as only what is on top of it changes.
+enum grammar_answer {
+    STEP_DEAD,  // no text goes on so
+    STEP_ON,    // *top is what is on top of the one stack then
+    STEP_OTHER, // more than that changes: grammar_step knows
+};
+enum grammar_answer grammar_step_top(const struct grammar *g, struct grammar_frame *top, unsigned char byte);
+
 // *to becomes the readings of `from` that are in the middle of fixed words or a pattern, none of any text.
 void grammar_keep_words(const struct grammar *g, const struct grammar_state *from, struct grammar_state *to);
 

@@ -9,6 +9,7 @@
 #define KEY_BYTES    1024 // a larger state's mask is not kept
 #define ENDS_MAX     16
 #define KEPT_NOWHERE SIZE_MAX
+#define TOP_STEPS    3 // that a byte takes where only what is on top changes
 
 // More characters or elements than a token can have of either, as good as any larger number.
 #define PLENTY (VOCABULARY_TOKEN_BYTES + 1)
@@ -26,8 +27,12 @@ struct making {
     size_t way; // where it is kept once it is done; KEPT_NOWHERE: it is not
     bool begun; // what needs no walk is done
     const struct vocabulary_trie *trie;
-    int32_t at;                                            // in the trie
-    struct grammar_state path[VOCABULARY_TOKEN_BYTES + 1]; // of the walk, by depth
+    int32_t at; // in the trie
+    // Of the walk, by depth: the state, or where that is one stack that differs from the first state's in what is on
+    // top of it, only this.
+    bool is_top[VOCABULARY_TOKEN_BYTES + 1];
+    struct grammar_frame tops[VOCABULARY_TOKEN_BYTES + 1];
+    struct grammar_state path[VOCABULARY_TOKEN_BYTES + 1];
 };
 
 struct masker {
@@ -180,6 +185,24 @@ static void begin_mask(struct masker *m, int64_t *steps) {
     *steps -= m->n_words / 64 + m->v->n_added * cost_of(&k->path[0]);
 }
 
+// The state that is reached by one more byte from the one at depth - 1; false: none.
+static bool step_walk(struct masker *m, int depth, unsigned char byte, int64_t *steps) {
+    struct making *k = &m->making;
+    struct grammar_state *from = &k->path[depth - 1];
+    k->is_top[depth] = k->is_top[depth - 1];
+    if (k->is_top[depth]) {
+        k->tops[depth] = k->tops[depth - 1];
+        *steps -= TOP_STEPS;
+        enum grammar_answer answer = grammar_step_top(m->g, &k->tops[depth], byte);
+        if (answer != STEP_OTHER) return answer == STEP_ON;
+        k->is_top[depth] = false;
+        if (depth > 1) memcpy(from, &k->path[0], grammar_state_bytes(&k->path[0]));
+        from->frames[from->n_frames - 1] = k->tops[depth - 1];
+    }
+    *steps -= cost_of(from);
+    return grammar_step(m->g, from, byte, &k->path[depth]);
+}
+
 // Goes on with the mask; true when it is done. The first part, which is short, is not stopped in its middle.
 static bool make_mask(struct masker *m, int64_t *steps) {
     struct making *k = &m->making;
@@ -188,8 +211,7 @@ static bool make_mask(struct masker *m, int64_t *steps) {
     const struct vocabulary_trie *t = k->trie;
     while (k->at != t->n && *steps > 0) {
         const struct vocabulary_node *at = &t->nodes[k->at];
-        *steps -= cost_of(&k->path[at->depth - 1]);
-        bool lives = grammar_step(m->g, &k->path[at->depth - 1], at->byte, &k->path[at->depth]);
+        bool lives = step_walk(m, at->depth, at->byte, steps);
         if (lives && at->id >= 0) allow(k->words, m->n_words, at->id);
         k->at = lives ? k->at + 1 : at->skip;
     }
@@ -235,6 +257,8 @@ static void begin_making(struct masker *m, const struct grammar_state *s, uint64
     }
     memcpy(&k->key, &m->key, grammar_state_bytes(&m->key));
     memcpy(&k->path[0], s, grammar_state_bytes(s));
+    k->is_top[0] = s->n_readings == 1;
+    if (k->is_top[0]) k->tops[0] = s->frames[s->n_frames - 1];
     k->hash = hash;
     k->way = way;
     k->words = m->words + (way != KEPT_NOWHERE ? way : m->n_sets * CACHE_WAYS) * (size_t)m->n_words;

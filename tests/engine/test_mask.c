@@ -215,7 +215,7 @@ static void heavy_masks_hold_up_nobody(void **state) {
         bed_wait_done(other);
         for (int32_t i = 0; i < N_PLAIN; i++) assert_int_equal(request_tokens(other)[i].id, plain[i]);
         for (int32_t i = 0; i < n_alone; i++) assert_int_equal(request_tokens(heavy)[i].id, alone[i]);
-        if (drafted) assert_true(v.n_accepted > 0);
+        if (drafted) assert_true(v.n_drafted > 0); // windows are cut where the masks are not there yet
         request_free(other);
         request_free(heavy);
     }
