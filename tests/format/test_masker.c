@@ -23,6 +23,11 @@ static const char *const forms[] = {
     "\"maximum\":1200},\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":9},\"maxItems\":3}},"
     "\"required\":[\"name\",\"n\",\"tags\"]}",
     "{\"type\":\"string\",\"minLength\":70,\"maxLength\":75}",
+    "{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"ab\",\"abc d\",1,12,123,[1,2]]},\"minItems\":3}",
+    "{\"type\":\"object\",\"properties\":{\"d\":{\"format\":\"date-time\"},\"m\":{\"format\":\"email\"},\"x\":{"
+    "\"type\":"
+    "\"number\",\"minimum\":-2.5,\"maximum\":77}},\"required\":[\"d\",\"m\",\"x\"]}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^(a|the )+(\\\\n|[^b-z])*$\"},\"minItems\":2}",
     "{\"type\":\"string\",\"pattern\":\"^[a-z]+(-[A-Z ]{2,})?$\"}",
     "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":4},{\"const\":\"temperature\"},{\"type\":\"array\"}]}",
     "{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"enum\":[\"red\",\"green\",7,null]},\"minItems\":1}"
@@ -133,7 +138,7 @@ static void test_long_token_of_one_reading(void **unused) {
     static struct grammar_state state;
     static uint32_t words[WORDS];
     struct grammar *g;
-    struct masker *m = make(forms[3], &g);
+    struct masker *m = make(forms[6], &g);
     masker_start(m, &state);
     assert_true(masker_take(m, &state, first_id("\"")));
     masker_fill(m, &state, words, WORDS);
