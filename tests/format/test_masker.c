@@ -201,6 +201,7 @@ static void test_memory_is_bounded(void **unused) {
     struct error e;
     enum status status = STATUS_OK;
     int n = 0;
+    long long before = atomic_load(&vocabulary->claimed_bytes);
     while (status == STATUS_OK && n < 4096) {
         assert_int_equal(grammar_of_schema("{\"type\":\"null\"}", &g, &e), STATUS_OK);
         status = masker_create(g, vocabulary, ends, 2, &made[n], &e);
@@ -209,7 +210,7 @@ static void test_memory_is_bounded(void **unused) {
     assert_int_equal(status, STATUS_BUSY);
     assert_true(n > 200);
     while (n > 0) masker_free(made[--n]);
-    assert_int_equal(atomic_load(&vocabulary->claimed_bytes), 0);
+    assert_int_equal(atomic_load(&vocabulary->claimed_bytes), before);
 }
 
 // What a model takes against its mask leaves an end as the only way.
