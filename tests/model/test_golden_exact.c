@@ -1,7 +1,9 @@
 // The law of docs/architecture.md on real fixtures: whatever the cuts of a prompt, the windows of a reply, the company
 // of other lanes, the pages, the threads, or what memory held before, every row gets the same bits. --full runs every
 // checkpoint, precision and instruction set, and every prompt length; the default takes a sample that covers each kind.
+// Settings that come to the same arithmetic run once.
 #include "base/random.h"
+#include "cpu/kernel_table.h"
 #include "tests/model/golden.h"
 #include "tests/model/play.h"
 #include <setjmp.h>
@@ -23,7 +25,7 @@ struct setting {
 };
 
 static const char *compute_name(enum compute c) {
-    return c == COMPUTE_F32 ? "fp32" : c == COMPUTE_BF16 ? "bf16" : "auto";
+    return c == COMPUTE_F32 ? "fp32" : c == COMPUTE_INT8 ? "int8" : "auto";
 }
 
 static bool is_large(const char *folder) { return strstr(folder, "realdims") != NULL; }
@@ -38,6 +40,9 @@ static bool sampled(const char *folder, enum compute compute, enum cpu_isa isa, 
                 (strcmp(folder, "dense-hf-tied-text") == 0 || strcmp(folder, "moe-mlx4-g64") == 0 ||
                  strcmp(folder, "dense-realdims-mlx4") == 0)) ||
                (compute == COMPUTE_F32 && isa == ISA_C && strcmp(folder, "dense-hf-tied-text") == 0);
+    if (compute == COMPUTE_INT8) // where weights have codes
+        return isa == cpu_isa_detect() &&
+               (strcmp(folder, "dense-mlx-mixed") == 0 || strcmp(folder, "moe-mlx4-g64") == 0);
     if (isa == cpu_isa_detect()) return !is_large(folder) || compute == COMPUTE_AUTO;
     if (isa == ISA_C)
         return strcmp(folder, "moe-mlx4-g64") == 0 ||
@@ -51,10 +56,39 @@ static bool thorough(const struct setting *s) {
                     (strcmp(s->folder, "dense-hf-tied-text") == 0 || strcmp(s->folder, "moe-mlx4-g64") == 0));
 }
 
+// What a setting computes with: kernels, and the type that keys and values are stored in.
+struct arithmetic {
+    struct cpu_kernels kernels;
+    enum dtype kv;
+};
+
+static struct arithmetic arithmetic_of(const struct setting *s) {
+    struct rig *r = rig_open(s->dir, &(struct rig_options){.compute = s->compute, .isa = s->isa, .fp8 = s->fp8});
+    struct arithmetic a = {.kv = r->limits.kv};
+    cpu_kernels_fill(&a.kernels, r->device->compute);
+#if defined(__x86_64__)
+    if (s->isa != ISA_C) cpu_x86_overlay(&a.kernels, s->isa, r->device->compute);
+#endif
+    rig_close(r);
+    return a;
+}
+
+// int8 is bf16 where weights have no codes, an instruction set may add nothing to the one before it, and so on.
+static bool ran_before(const struct setting *s, struct arithmetic *ran, int *n_ran) {
+    ran[*n_ran] = arithmetic_of(s);
+    for (int i = 0; i < *n_ran; i++)
+        if (ran[i].kv == ran[*n_ran].kv && memcmp(&ran[i].kernels, &ran[*n_ran].kernels, sizeof ran->kernels) == 0)
+            return true;
+    (*n_ran)++;
+    return false;
+}
+
 static void for_each(void (*check)(const struct setting *)) {
-    static const enum compute computes[] = {COMPUTE_F32, COMPUTE_BF16, COMPUTE_AUTO};
+    static const enum compute computes[] = {COMPUTE_AUTO, COMPUTE_F32, COMPUTE_INT8};
+    enum { N_COMPUTE = sizeof computes / sizeof *computes };
+    static struct arithmetic ran[N_COMPUTE * 2 * (ISA_AMX + 1)];
     for (int i = 0; golden_folders[i] != NULL; i++)
-        for (int j = 0; j < 3; j++)
+        for (int j = 0, n_ran = 0; j < N_COMPUTE; j++)
             for (int k = 0; k < 2 * ((int)cpu_isa_detect() + 1); k++) {
                 enum cpu_isa isa = (enum cpu_isa)(k / 2);
                 struct setting s = {.folder = golden_folders[i], .compute = computes[j], .isa = isa, .fp8 = k % 2 == 1};
@@ -62,6 +96,8 @@ static void for_each(void (*check)(const struct setting *)) {
                 snprintf(s.dir, sizeof s.dir, "%s/%s", golden_root(), s.folder);
                 snprintf(s.name, sizeof s.name, "%s, %s%s, %s", s.folder, compute_name(s.compute),
                          s.fp8 ? " with fp8 keys and values" : "", cpu_isa_name(isa));
+                if (ran_before(&s, ran, &n_ran)) continue;
+                if (full) print_message("  %s\n", s.name);
                 check(&s);
             }
 }
@@ -141,57 +177,111 @@ static void check_company(const struct setting *s) {
 
 // ---- cuts ----
 
-struct outcome {
-    float *logits; // of the rows computed
-    char *state, *kv;
+// One way to cut prompts into passes. As lengths rise, the passes that end before a length's end stay the same, so they
+// are computed once, and each length goes on from there.
+struct path {
+    struct rig *r;
+    int32_t start, pass_rows;
+    struct stream stream; // after the passes that are kept
+    void *kept;           // its run there
+    float *logits;        // of the rows from start on
+    char *state, *kv;     // of the length reached last
 };
 
-static void outcome_free(struct outcome *o) {
-    free(o->logits);
-    free(o->state);
-    free(o->kv);
-}
+enum { MAX_PATHS = 5 };
 
-static struct outcome compute(struct stream *s, const int32_t *ids, int32_t n, int32_t pass_rows) {
-    struct rig *r = s->rig;
-    struct outcome o = {
-        .logits = malloc((size_t)((n - s->position) * r->config->n_vocab) * sizeof *o.logits),
-        .state = malloc((size_t)stream_state_bytes(r)),
-        .kv = malloc((size_t)stream_kv_bytes(r, n)),
-    };
-    assert_true(o.logits != NULL && o.state != NULL && o.kv != NULL);
-    stream_prompt(s, ids, n, pass_rows, LOGITS_ALL, o.logits);
-    stream_read_state(s, o.state);
-    stream_read_kv(s, n, o.kv);
-    return o;
-}
-
-static void compare(const struct setting *s, const struct rig *r, const struct outcome *want, const struct outcome *got,
-                    int32_t first, int32_t n, int32_t pass_rows) {
-    size_t n_logits = (size_t)((n - first) * r->config->n_vocab);
-    if (memcmp(want->logits, got->logits, n_logits * sizeof(float)) != 0)
-        fail_msg("%s: prompt of %d in passes of %d: logits differ", s->name, n, pass_rows);
-    if (memcmp(want->state, got->state, (size_t)stream_state_bytes(r)) != 0)
-        fail_msg("%s: prompt of %d in passes of %d: the state differs", s->name, n, pass_rows);
-    if (memcmp(want->kv, got->kv, (size_t)stream_kv_bytes(r, n)) != 0)
-        fail_msg("%s: prompt of %d in passes of %d: keys or values differ", s->name, n, pass_rows);
-}
-
-static void check_length(const struct setting *s, struct rig *r, const int32_t *ids, int32_t n, const int32_t *cuts,
-                         int n_cut) {
-    struct stream stream;
-    rig_fill(r);
-    stream_open(&stream, r, 0, 1);
-    struct outcome want = compute(&stream, ids, n, PROMPT_MAX_ROWS);
-    for (int i = 0; i < n_cut && cuts[i] < n; i++) {
-        rig_fill(r);
-        stream_open(&stream, r, 1, 2);
-        struct outcome got = compute(&stream, ids, n, cuts[i]);
-        compare(s, r, &want, &got, 0, n, cuts[i]);
-        outcome_free(&got);
+// A stream of its own for each path: a lane's pages hold two when there are more paths than lanes. Goes on from
+// `from`, of which it takes a copy; NULL: from position 0.
+static void path_open(struct path *p, struct rig *r, int index, int32_t pass_rows, int32_t last,
+                      const struct stream *from) {
+    *p = (struct path){.r = r, .pass_rows = pass_rows};
+    stream_open(&p->stream, r, index % RIG_LANES, 2);
+    p->stream.run = rig_run(r, index);
+    if (index >= RIG_LANES) {
+        p->stream.n_page /= 2;
+        memmove(p->stream.table, p->stream.table + r->n_page - p->stream.n_page,
+                (size_t)p->stream.n_page * sizeof *p->stream.table);
     }
-    outcome_free(&want);
+    must(last <= p->stream.n_page * r->limits.page_rows);
+    for (int32_t i = 0; from != NULL && i < from->n_page && from->run != p->stream.run; i++)
+        memcpy(r->pages + p->stream.table[i] * r->page_bytes, r->pages + from->table[i] * r->page_bytes,
+               (size_t)r->page_bytes);
+    if (from != NULL) memmove(p->stream.run, from->run, (size_t)r->run_bytes);
+    p->start = p->stream.position = from != NULL ? from->position : 0;
+    p->kept = malloc((size_t)r->run_bytes);
+    p->logits = malloc((size_t)((last - p->start) * r->config->n_vocab) * sizeof *p->logits);
+    p->state = malloc((size_t)stream_state_bytes(r));
+    p->kv = malloc((size_t)stream_kv_bytes(r, last));
+    assert_true(p->kept != NULL && p->logits != NULL && p->state != NULL && p->kv != NULL);
+    memcpy(p->kept, p->stream.run, (size_t)r->run_bytes);
 }
+
+static void path_close(struct path *p) {
+    free(p->kept);
+    free(p->logits);
+    free(p->state);
+    free(p->kv);
+}
+
+static void path_extend(const struct path *p, struct stream *s, const int32_t *ids, int32_t n) {
+    float *logits = p->logits + (s->position - p->start) * p->r->config->n_vocab;
+    model_poison(p->r->model);
+    stream_prompt(s, ids, n, p->pass_rows, LOGITS_ALL, logits);
+}
+
+// Computes the prompt ids[0..n), n rising from call to call: rows behind n were never written.
+static void path_reach(struct path *p, const int32_t *ids, int32_t n) {
+    struct stream *s = &p->stream, tail;
+    for (;;) {
+        int32_t next = s->position + model_pass_rows(s->position, n - s->position, p->pass_rows);
+        if (next >= n) break;
+        path_extend(p, s, ids, next);
+        memcpy(p->kept, s->run, (size_t)p->r->run_bytes);
+    }
+    tail = *s;
+    path_extend(p, &tail, ids, n);
+    stream_read_state(&tail, p->state);
+    stream_read_kv(&tail, n, p->kv);
+    memcpy(s->run, p->kept, (size_t)p->r->run_bytes);
+}
+
+static void paths_must_agree(const struct setting *s, const struct path *want, const struct path *got, int32_t n) {
+    const struct rig *r = want->r;
+    size_t n_logits = (size_t)((n - want->start) * r->config->n_vocab);
+    if (memcmp(want->logits, got->logits, n_logits * sizeof(float)) != 0)
+        fail_msg("%s: prompt of %d in passes of %d: logits differ", s->name, n, got->pass_rows);
+    if (memcmp(want->state, got->state, (size_t)stream_state_bytes(r)) != 0)
+        fail_msg("%s: prompt of %d in passes of %d: the state differs", s->name, n, got->pass_rows);
+    if (memcmp(want->kv, got->kv, (size_t)stream_kv_bytes(r, n)) != 0)
+        fail_msg("%s: prompt of %d in passes of %d: keys or values differ", s->name, n, got->pass_rows);
+}
+
+struct cuts {
+    int n_path;
+    int32_t pass_rows[MAX_PATHS]; // the first is that of the uncut prompt
+    int32_t last[MAX_PATHS];      // a path is of no interest after this length
+};
+
+static void open_paths(struct path *paths, struct rig *r, const struct cuts *c, const struct stream *from) {
+    for (int i = c->n_path - 1; i >= 0; i--) path_open(&paths[i], r, i, c->pass_rows[i], c->last[i], from);
+}
+
+static void check_length(const struct setting *s, struct path *paths, const struct cuts *c, const int32_t *ids,
+                         int32_t n) {
+    path_reach(&paths[0], ids, n);
+    for (int i = 1; i < c->n_path; i++) {
+        if (n > c->last[i] || paths[0].start + c->pass_rows[i] >= n) continue;
+        path_reach(&paths[i], ids, n);
+        paths_must_agree(s, &paths[0], &paths[i], n);
+    }
+}
+
+static void close_paths(struct path *paths, const struct cuts *c) {
+    for (int i = 0; i < c->n_path; i++) path_close(&paths[i]);
+}
+
+// Small models' passes are so short that threads would wait for one another most of the time.
+static int few_threads(const struct setting *s) { return is_large(s->folder) ? 0 : 1; }
 
 static void make_ids(const struct rig *r, int32_t *ids, int32_t n) {
     for (int32_t i = 0; i < n; i++) ids[i] = play_id(r, 9, i);
@@ -199,44 +289,40 @@ static void make_ids(const struct rig *r, int32_t *ids, int32_t n) {
 
 // Around 64 and 256: every remainder of the length modulo 64.
 static void check_short_cuts(const struct setting *s) {
-    static const int32_t cuts[] = {64, 128, 192, 256};
-    struct rig *r = open_rig(s, (struct rig_options){0});
-    int32_t ids[512], step = thorough(s) ? 1 : 21;
-    make_ids(r, ids, 512);
-    for (int32_t n = 65; n <= 128; n += step) check_length(s, r, ids, n, cuts, 1);
-    for (int32_t n = 257; n <= 320; n += step) check_length(s, r, ids, n, cuts, 4);
+    static const struct cuts cuts = {5, {PROMPT_MAX_ROWS, 64, 128, 192, 256}, {320, 320, 320, 320, 320}};
+    struct rig *r = open_rig(s, (struct rig_options){.context = 1024, .page_rows = 64, .n_threads = few_threads(s)});
+    struct path paths[MAX_PATHS];
+    int32_t ids[320], step = thorough(s) ? 1 : 21;
+    make_ids(r, ids, 320);
+    open_paths(paths, r, &cuts, NULL);
+    for (int32_t n = 65; n <= 128; n += step) check_length(s, paths, &cuts, ids, n);
+    for (int32_t n = 257; n <= 320; n += step) check_length(s, paths, &cuts, ids, n);
+    close_paths(paths, &cuts);
     rig_close(r);
 }
 
-// Around 4096: the rows before are computed once, and each length goes on from there.
+// Around 4096, where every pass ends: every remainder before it, between it and the next legal cut, and after that.
+// The first rows are computed once.
 static void check_long_cuts(const struct setting *s) {
-    enum { START = 3968, END = 4224 };
-    static const int32_t cuts[] = {64, 128, 192};
+    enum { START = 3904, END = 4224, WHOLE = 4096 + 37 };
+    static const struct cuts near = {3, {PROMPT_MAX_ROWS, 64, 128}, {END, END, 4160}};
+    static const struct cuts whole = {4, {PROMPT_MAX_ROWS, 192, 2048, 4032}, {WHOLE, WHOLE, WHOLE, WHOLE}};
     if (!thorough(s)) return;
-    struct rig *r = open_rig(s, (struct rig_options){.context = END});
+    struct rig *r = open_rig(s, (struct rig_options){.context = END, .n_threads = few_threads(s)});
     int32_t *ids = malloc(END * sizeof *ids);
-    struct stream start, stream;
-    void *kept = malloc((size_t)r->run_bytes);
-    assert_true(ids != NULL && kept != NULL);
+    struct path paths[MAX_PATHS];
+    struct stream start;
+    assert_true(ids != NULL);
     make_ids(r, ids, END);
-    stream_open(&start, r, 0, 3);
+    stream_open(&start, r, 0, 2);
     stream_prompt(&start, ids, START, PROMPT_MAX_ROWS, LOGITS_NONE, NULL);
-    memcpy(kept, start.run, (size_t)r->run_bytes);
-    for (int32_t n = START + 65; n <= END; n += full ? 1 : 5) {
-        stream = start;
-        memcpy(stream.run, kept, (size_t)r->run_bytes);
-        struct outcome want = compute(&stream, ids, n, PROMPT_MAX_ROWS);
-        int32_t cut = cuts[n % 3];
-        stream = start;
-        memcpy(stream.run, kept, (size_t)r->run_bytes);
-        struct outcome got = compute(&stream, ids, n, cut);
-        compare(s, r, &want, &got, START, n, cut);
-        outcome_free(&want);
-        outcome_free(&got);
-    }
-    static const int32_t whole[] = {192, 2048, 4032};
-    check_length(s, r, ids, 4096 + 37, whole, 3);
-    free(kept);
+    open_paths(paths, r, &near, &start);
+    for (int32_t n = 4033; n <= END; n += full ? 1 : 5) check_length(s, paths, &near, ids, n);
+    close_paths(paths, &near);
+    rig_fill(r);
+    open_paths(paths, r, &whole, NULL);
+    check_length(s, paths, &whole, ids, WHOLE);
+    close_paths(paths, &whole);
     free(ids);
     rig_close(r);
 }
@@ -244,7 +330,7 @@ static void check_long_cuts(const struct setting *s) {
 // ---- states kept in mid-pass ----
 
 static void check_keeps(const struct setting *s) {
-    struct rig *r = open_rig(s, (struct rig_options){0});
+    struct rig *r = open_rig(s, (struct rig_options){.n_threads = few_threads(s)});
     int32_t ids[512];
     int64_t state_bytes = stream_state_bytes(r), n_vocab = r->config->n_vocab;
     char *want = malloc((size_t)state_bytes), *got = malloc((size_t)state_bytes);
