@@ -55,8 +55,20 @@ struct connection {
     size_t used, n; // of the block
 };
 
+// HOST:PORT as in a URL, where addresses with colons stand in brackets.
+struct authority {
+    char text[sizeof(struct stream_place)];
+};
+
+static struct authority authority_of(const struct stream_place *at) {
+    struct authority a;
+    bool bracket = strchr(at->host, ':') != NULL;
+    snprintf(a.text, sizeof a.text, bracket ? "[%s]:%s" : "%s:%s", at->host, at->port);
+    return a;
+}
+
 static enum status failed(const struct connection *c, const char *what, const char *why, struct error *e) {
-    return error_set(e, STATUS_IO, "%s http://%s:%s: %s", what, c->at->host, c->at->port, why);
+    return error_set(e, STATUS_IO, "%s http://%s: %s", what, authority_of(c->at).text, why);
 }
 
 static enum status connect_to(struct connection *c, struct error *e) {
@@ -201,8 +213,8 @@ static enum status read_answer(struct connection *c, const char *route, stream_l
     buffer_init(&said, 1 << 16);
     s = read_body(&a, keep_line, &said, e);
     if (s == STATUS_OK)
-        s = error_set(e, STATUS_IO, "http://%s:%s%s%s answered %d: %.300s", c->at->host, c->at->port, c->at->path,
-                      route, a.status, said.data != NULL ? said.data : "");
+        s = error_set(e, STATUS_IO, "http://%s%s%s answered %d: %.300s", authority_of(c->at).text, c->at->path, route,
+                      a.status, said.data != NULL ? said.data : "");
     buffer_free(&said);
     return s;
 }
@@ -215,8 +227,8 @@ enum status stream_post(const struct stream_place *at, const char *route, const 
     c->at = at;
     c->used = c->n = 0;
     buffer_init(&request, 0);
-    buffer_printf(&request, "POST %s%s HTTP/1.1\r\nHost: %s:%s\r\nConnection: close\r\nAccept: text/event-stream\r\n",
-                  at->path, route, at->host, at->port);
+    buffer_printf(&request, "POST %s%s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nAccept: text/event-stream\r\n",
+                  at->path, route, authority_of(at).text);
     if (key != NULL) buffer_printf(&request, "Authorization: Bearer %s\r\n", key);
     buffer_printf(&request, "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
     enum status s = request.failed ? error_memory(e) : connect_to(c, e);

@@ -41,15 +41,16 @@ struct canned {
     const char *answer;
     size_t piece; // bytes at once
     int fd;
+    char request[4096]; // as it came
 };
 
 static void *serve(void *context) {
     struct canned *c = context;
-    char request[4096];
+    char *request = c->request;
     int fd = accept(c->fd, NULL, NULL);
     size_t got = 0;
     ssize_t n;
-    while (got + 1 < sizeof request && (n = recv(fd, request + got, sizeof request - 1 - got, 0)) > 0) {
+    while (got + 1 < sizeof c->request && (n = recv(fd, request + got, sizeof c->request - 1 - got, 0)) > 0) {
         got += (size_t)n;
         request[got] = 0;
         const char *head = strstr(request, "\r\n\r\n"), *length = strstr(request, "Content-Length: ");
@@ -69,7 +70,7 @@ static void *serve(void *context) {
 static enum status ask(const char *answer, size_t piece, struct sample *out, struct error *e) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof at;
-    struct canned c = {answer, piece, socket(AF_INET, SOCK_STREAM, 0)};
+    struct canned c = {.answer = answer, .piece = piece, .fd = socket(AF_INET, SOCK_STREAM, 0)};
     struct client client = {.key = "k"};
     struct cell cell = {CELL_DECODE, 4, 3, 1};
     pthread_t thread;
@@ -116,6 +117,35 @@ static void test_answers(void **state) {
     assert_int_equal(words.n_cached, 2);
 }
 
+// An address with colons stands in brackets where its port follows.
+static void test_ipv6(void **state) {
+    (void)state;
+    struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    socklen_t size = sizeof at;
+    struct canned c = {.answer = "HTTP/1.1 400 no\r\n\r\nno", .piece = 4096, .fd = socket(AF_INET6, SOCK_STREAM, 0)};
+    struct client client = {.key = "k"};
+    struct cell cell = {CELL_DECODE, 4, 3, 1};
+    struct sample sample;
+    struct error e;
+    pthread_t thread;
+    char url[64], host[64];
+    if (c.fd < 0 || bind(c.fd, (struct sockaddr *)&at, sizeof at) != 0) {
+        if (c.fd >= 0) close(c.fd);
+        skip(); // no IPv6 on this machine
+    }
+    assert_int_equal(listen(c.fd, 1), 0);
+    assert_int_equal(getsockname(c.fd, (struct sockaddr *)&at, &size), 0);
+    snprintf(url, sizeof url, "http://[::1]:%d/v1", ntohs(at.sin6_port));
+    snprintf(host, sizeof host, "\r\nHost: [::1]:%d\r\n", ntohs(at.sin6_port));
+    assert_int_equal(stream_read_url(url, &client.at, &e), STATUS_OK);
+    assert_int_equal(pthread_create(&thread, NULL, serve, &c), 0);
+    assert_int_not_equal(client_measure(&client, &cell, 1, &sample, &e), STATUS_OK);
+    pthread_join(thread, NULL);
+    close(c.fd);
+    assert_non_null(strstr(c.request, host));
+    assert_non_null(strstr(e.text, url));
+}
+
 static void test_bad_answers(void **state) {
     (void)state;
     static const char *const bad[] = {
@@ -145,6 +175,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_urls),
         cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_ipv6),
         cmocka_unit_test(test_bad_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
