@@ -207,18 +207,19 @@ static void publish_counts(struct engine *e) {
     memset(c->n_waiting_for, 0, sizeof c->n_waiting_for);
     for (struct claim *w = ledger_first(e->ledger); w != NULL; w = w->next) c->n_waiting_for[w->wait]++;
     pthread_mutex_unlock(&e->lock);
-    state_publish(e);
 }
 
 void *engine_thread(void *context) {
     struct engine *e = context;
     while (!atomic_load(&e->stopping) || atomic_load(&e->n_live) > 0) {
         publish_counts(e);
+        state_publish(e);
         admission_receive(e);
         sweep(e);
         if (atomic_load(&e->failed)) end_all_failed(e);
         admission_admit(e);
         publish_counts(e);
+        if (!admission_is_idle(e)) state_publish(e); // else the next turn does, before it waits
         mask_maker_choose_lanes(e);
         e->masks_wait = e->n_running > 0 && e->n_ready == 0 && e->prompting == NULL;
         bool rounds_first = e->n_ready > 0 && (e->prompting == NULL || e->rounds_owed_ns > 0);
