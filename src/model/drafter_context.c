@@ -44,13 +44,19 @@ static struct tensor make_features(struct drafter *d, enum form form, const stru
     return features;
 }
 
-static void project_layer(struct drafter *d, enum form form, int64_t layer, struct tensor features) {
-    const struct drafter_layer *l = &d->weights.layers[layer];
-    struct linear_args project = {.form = form,
-                                  .x = features,
-                                  .n_parts = 2,
-                                  .part = {{&l->k, tensor_rows(d->scratch.k, 0, features.n_row)},
-                                           {&l->v, tensor_rows(d->scratch.v, 0, features.n_row)}}};
+#define LAYERS_AT_ONCE (LINEAR_MAX_PARTS / 2)
+
+// Keys and values of n layers, one layer's rows behind the other's in scratch.
+static void project_layers(struct drafter *d, enum form form, int64_t first, int64_t n, struct tensor features) {
+    struct linear_args project = {.form = form, .x = features, .n_parts = (int)(2 * n)};
+    for (int64_t i = 0; i < n; i++) {
+        const struct drafter_layer *l = &d->weights.layers[first + i];
+        int64_t row0 = i * features.n_row;
+        project.part[2 * i].w = &l->k;
+        project.part[2 * i].out = tensor_rows(d->scratch.k, row0, features.n_row);
+        project.part[2 * i + 1].w = &l->v;
+        project.part[2 * i + 1].out = tensor_rows(d->scratch.v, row0, features.n_row);
+    }
     d->device->ops->linear(d->device, &project);
 }
 
@@ -100,7 +106,7 @@ void drafter_prompt(struct drafter *d, const struct prompt_pass *pass, const str
     for (int i = 0; i < d->config.n_tap; i++) rows[i] = tensor_rows(taps->rows[i], from - start, end - from);
     struct tensor features = make_features(d, FORM_PROMPT, rows, end - from);
     for (int64_t layer = 0; layer < d->config.n_layers; layer++) {
-        project_layer(d, FORM_PROMPT, layer, features);
+        project_layers(d, FORM_PROMPT, layer, 1, features);
         for (int32_t i = 0; i < pass->n_keep; i++) store_part(d, pass, layer, pass->keeps[i].position, kept[i], from);
         store_part(d, pass, layer, end, own, from);
     }
@@ -143,9 +149,12 @@ static void store_batch(struct drafter *d, int32_t n_lane, int32_t n_row, const 
         .form = FORM_ROWS, .n_row = n_row, .n_lane = n_lane, .max_window = d->limits.max_window, .lanes = d->lanes};
     struct tensor features = make_features(d, FORM_ROWS, d->scratch.backlog, n_row);
     d->device->ops->begin(d->device, &batch);
-    for (int64_t layer = 0; layer < d->config.n_layers; layer++) {
-        project_layer(d, FORM_ROWS, layer, features);
-        store_layer(d, &batch, layer, 0, base);
+    int64_t room = d->scratch.k.n_row / n_row, n_layers = d->config.n_layers;
+    for (int64_t first = 0, n; first < n_layers; first += n) {
+        n = n_layers - first < LAYERS_AT_ONCE ? n_layers - first : LAYERS_AT_ONCE;
+        if (n > room) n = room;
+        project_layers(d, FORM_ROWS, first, n, features);
+        for (int64_t i = 0; i < n; i++) store_layer(d, &batch, first + i, i * n_row, base);
     }
 }
 
