@@ -8,7 +8,9 @@
 #include "model/mtp.h"
 #include <stdlib.h>
 
-#define BUDGET_NS     ((int64_t)1000000000) // no measurement begins after it
+// No measurement begins after so long. A CPU's start is quick, and what it serves is often one short reply.
+#define GPU_BUDGET_NS ((int64_t)1000000000)
+#define CPU_BUDGET_NS ((int64_t)300000000)
 #define HOST_BYTES    ((int64_t)1 << 30) // of a round's weights in mapped files: more are slow to come the first time
 #define PROMPT_ROWS   4
 #define LANES_MOST    64
@@ -242,7 +244,8 @@ enum status calibrate(struct engine *e, struct error *error) {
     int32_t *pages = calloc((size_t)(LANES_MOST * n_page), sizeof *pages);
     enum status s = c != NULL && pages != NULL ? STATUS_OK : error_memory(error);
     if (s == STATUS_OK) {
-        *c = (struct calibration){.e = e, .end_ns = clock_ns() + BUDGET_NS, .n_page = n_page, .pages = pages};
+        int64_t budget_ns = e->device->memory != NULL ? GPU_BUDGET_NS : CPU_BUDGET_NS;
+        *c = (struct calibration){.e = e, .end_ns = clock_ns() + budget_ns, .n_page = n_page, .pages = pages};
         s = run_all(c, error);
         close_lanes(c);
         meter_fill(e->meter);
