@@ -103,13 +103,71 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_scan_kernel(const __
     if (r.n_top > 0) list_tops(r, first, &sh, job.tops + (row * job.n_block + blockIdx.x) * DRAW_MAX_TOP);
 }
 
-static __device__ double normaliser_of(const struct draw_job &job, const struct draw_block *blocks) {
-    float max = -INFINITY;
-    for (int b = 0; b < job.n_block; b++) max = fmaxf(max, blocks[b].raw_max);
-    if (!isfinite(max)) return (double)max;
+// Of a block's threads, in an order that is the same each time; every thread gets it.
+static __device__ double block_total(double x, double *shared) {
+    for (int step = 16; step > 0; step >>= 1) x += __shfl_xor_sync(0xffffffffu, x, step);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
     double sum = 0;
-    for (int b = 0; b < job.n_block; b++) sum += blocks[b].raw_sum * exp((double)blocks[b].raw_max - (double)max);
-    return (double)max + log(sum);
+    for (int i = 0; i < DRAW_THREADS / 32; i++) sum += shared[i];
+    return sum;
+}
+
+// Every thread gets it.
+static __device__ double normaliser_of(const struct draw_job &job, const struct draw_block *blocks, double *shared,
+                                       int32_t *shared_id) {
+    double max = -INFINITY, sum = 0;
+    int32_t any = threadIdx.x;
+    for (int b = threadIdx.x; b < job.n_block; b += DRAW_THREADS) max = fmax(max, (double)blocks[b].raw_max);
+    draw_block_best(&max, &any, shared, shared_id);
+    if (!isfinite(max)) return max;
+    for (int b = threadIdx.x; b < job.n_block; b += DRAW_THREADS)
+        sum += blocks[b].raw_sum * exp((double)blocks[b].raw_max - max);
+    return max + log(block_total(sum, shared));
+}
+
+#define LISTS_MOST 8192 // of a row: a vocabulary of 2^24
+
+// By one warp: the blocks' lists, each of them falling, become one. A lane has every 32nd list, and the best of what
+// is left of its own at hand.
+static __device__ void merge_tops(const struct draw_job &job, int64_t row, int n_top, double normaliser,
+                                  unsigned char *taken) {
+    const struct draw_top *tops = job.tops + row * job.n_block * DRAW_MAX_TOP;
+    struct draw_result *result = &job.results[row];
+    int lane = threadIdx.x, from = -1, k = 0;
+    bool look = true;
+    float own = 0;
+    int32_t own_id = -1;
+    for (int b = lane; b < job.n_block; b += 32) taken[b] = 0;
+    for (; k < n_top; k++) {
+        if (look) {
+            own_id = -1;
+            for (int b = lane; b < job.n_block; b += 32) {
+                struct draw_top t = {-1, 0};
+                if (taken[b] < n_top) t = tops[b * DRAW_MAX_TOP + taken[b]];
+                if (!draw_better((double)t.logprob, t.id, (double)own, own_id)) continue;
+                own = t.logprob;
+                own_id = t.id;
+                from = b;
+            }
+        }
+        double best = (double)own;
+        int32_t id = own_id;
+        for (int step = 16; step > 0; step >>= 1) {
+            double other = __shfl_xor_sync(0xffffffffu, best, step);
+            int32_t other_id = __shfl_xor_sync(0xffffffffu, id, step);
+            if (draw_better(other, other_id, best, id)) {
+                best = other;
+                id = other_id;
+            }
+        }
+        if (id < 0) break;
+        look = own_id == id;
+        if (look) taken[from]++;
+        if (lane == 0) result->top[k] = (struct draw_top){id, (float)(best - normaliser)};
+    }
+    if (lane == 0) result->n_top = k;
 }
 
 static __device__ void find_scale(const struct draw_row &r, double max, struct draw_found *f) {
@@ -126,6 +184,7 @@ static __device__ void find_scale(const struct draw_row &r, double max, struct d
 static __global__ void __launch_bounds__(DRAW_THREADS) draw_found_kernel(const __grid_constant__ draw_job job) {
     __shared__ double best_of[32];
     __shared__ int32_t id_of[32];
+    __shared__ unsigned char taken[LISTS_MOST];
     int64_t row = blockIdx.x;
     const struct draw_row r = job.rows[row];
     const struct draw_block *blocks = job.blocks + row * job.n_block;
@@ -140,41 +199,18 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_found_kernel(const _
     struct draw_result *result = &job.results[row];
     for (int i = threadIdx.x; i < (int)(sizeof *result / 4); i += DRAW_THREADS) ((uint32_t *)result)[i] = 0;
     __syncthreads();
+    double normaliser = r.n_top >= 0 ? normaliser_of(job, blocks, best_of, id_of) : 0;
     if (threadIdx.x == 0) {
         struct draw_found *f = &job.found[row];
         f->max_id = id;
-        f->normaliser = r.n_top >= 0 ? normaliser_of(job, blocks) : 0;
+        f->normaliser = normaliser;
         find_scale(r, best, f);
     }
-    if (r.n_top <= 0) return;
-    __syncthreads();
-    double normaliser = job.found[row].normaliser, after = INFINITY;
-    int32_t after_id = -1;
-    const struct draw_top *tops = job.tops + row * job.n_block * DRAW_MAX_TOP;
-    for (int k = 0; k < r.n_top; k++) { // the next of all blocks' lists, in falling order
-        best = 0;
-        id = -1;
-        for (int i = threadIdx.x; i < job.n_block * DRAW_MAX_TOP; i += DRAW_THREADS) {
-            if (i % DRAW_MAX_TOP >= r.n_top || tops[i].id < 0) continue;
-            double x = (double)tops[i].logprob;
-            bool is_later = x < after || (x == after && tops[i].id > after_id);
-            if (is_later && draw_better(x, tops[i].id, best, id)) {
-                best = x;
-                id = tops[i].id;
-            }
-        }
-        draw_block_best(&best, &id, best_of, id_of);
-        if (id < 0) break;
-        after = best;
-        after_id = id;
-        if (threadIdx.x == 0) {
-            result->top[k] = (struct draw_top){id, (float)(best - normaliser)};
-            result->n_top = k + 1;
-        }
-    }
+    if (r.n_top > 0 && threadIdx.x < 32) merge_tops(job, row, r.n_top, normaliser, taken);
 }
 
 void draw_scan(struct cuda_device *d, const struct draw_job *job, int n_row) {
+    must(job->n_block <= LISTS_MOST);
     draw_scan_kernel<<<dim3((unsigned)job->n_block, (unsigned)n_row), DRAW_THREADS, 0, d->stream>>>(*job);
     cuda_launched(d, "draw, scan");
     draw_found_kernel<<<(unsigned)n_row, DRAW_THREADS, 0, d->stream>>>(*job);
