@@ -268,11 +268,13 @@ def write(path, value, **options):
 
 
 def write_encodings(path, tok, texts):
-    """One line a string: the text, its ids, and what those decode to without the special tokens."""
+    """One line a string: the text, its ids, and what those decode to without the special tokens where it is not the text."""
     lines = []
     for text in texts:
         ids = tok.encode(text).ids
-        lines.append(json.dumps([text, ids, tok.decode(ids, skip_special_tokens=True)], ensure_ascii=False))
+        shown = tok.decode(ids, skip_special_tokens=True)
+        line = [text, ids] if shown == text else [text, ids, shown]
+        lines.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")))
     with open(path, "w", encoding="utf-8") as f:
         f.write("[\n" + ",\n".join(lines) + "\n]\n")
 
