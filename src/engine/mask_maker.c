@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
-#define NICE        15
+#define NICE        10
 #define ROUND_STEPS 4096      // of masks on the engine's thread in one round, all lanes together: some 40 us,
 #define ROUND_SHARE 0.02      // or such a share of a round if that is more
 #define STEP_NS     10        // that a step takes

@@ -168,7 +168,7 @@ static struct masker *heavy_masker(void) {
     struct error e;
     buffer_init(&form, 0);
     buffer_append_text(&form, "{\"anyOf\":[");
-    for (int i = 0; i < 24; i++)
+    for (int i = 0; i < 6; i++)
         buffer_printf(&form, "%s{\"type\":\"string\",\"pattern\":\"^[a-zA-Z ,.]{30,%d}%d?$\"}", i > 0 ? "," : "",
                       90 + i, i % 10);
     assert_true(buffer_append_text(&form, "]}"));
