@@ -7,7 +7,8 @@
 
 #define NICE        10
 #define ROUND_STEPS 4096      // of masks on the engine's thread in one round, all lanes together: some 40 us,
-#define ROUND_SHARE 0.02      // or such a share of a round if that is more
+#define ROUND_SHARE 0.02      // or such a share of a round if that is more,
+#define ROUND_MOST  (1 << 17) // up to this
 #define STEP_NS     10        // that a step takes
 #define ALONE_STEPS (1 << 20) // where no other stream waits
 
@@ -76,7 +77,7 @@ static bool may_take_part(struct engine *e, struct request *r) {
 static int64_t steps_of_round(const struct engine *e) {
     if (e->n_running + e->n_prompting <= 1) return ALONE_STEPS;
     int64_t steps = (int64_t)(ROUND_SHARE * e->round_ns / STEP_NS);
-    return steps > ROUND_STEPS ? steps : ROUND_STEPS;
+    return steps < ROUND_STEPS ? ROUND_STEPS : steps > ROUND_MOST ? ROUND_MOST : steps;
 }
 
 void mask_maker_choose_lanes(struct engine *e) {
