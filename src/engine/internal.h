@@ -4,6 +4,7 @@
 
 #include "base/buffer.h"
 #include "base/queue.h"
+#include "engine/mask_internal.h"
 #include "engine/round_internal.h"
 #include "engine/request_internal.h"
 #include "memory/ledger.h"
@@ -91,11 +92,6 @@ void schedule_end_running(struct engine *e, int32_t i, enum finish f, bool by_eo
 struct lane schedule_lane(struct engine *e, const struct request *r, int32_t row0, int32_t n_row);
 void schedule_average(double *mean, double sample); // a moving one; 0: there was no sample
 
-// ---- mask_maker.c ----
-enum status mask_maker_create(int32_t n_request, struct queue *mailbox, struct mask_maker **out, struct error *e);
-void mask_maker_free(struct mask_maker *m);     // NULL is fine; once the engine's thread has ended
-void mask_maker_choose_lanes(struct engine *e); // sets n_ready, and has the masks made that the others wait for
-
 // ---- report.c ----
 void report_describe(struct engine *e); // fills engine_info once all is taken
 
@@ -124,7 +120,6 @@ void cache_stop(struct engine *e);
 void cache_log_start(const struct engine *e, const struct request *r);
 
 void garbage_fill(struct engine *e, const struct request *r); // garbage.c: what its lane has not taken over
-
 enum status calibrate(struct engine *e, struct error *error); // calibrate.c: between taking memory and requests
 
 enum status forced_check(const struct engine *e, struct error *error); // forced.c: once it is known who drafts

@@ -120,28 +120,6 @@ void copies_free(struct request *r);
 // Looks for the stream's last tokens before where they are now, and gives at most n of those that followed. Returns
 // how many; *n_match is how many tokens were the same, as far as it looked.
 int32_t copies_propose(struct request *r, int32_t *ids, int32_t n, int32_t *n_match);
-// ---- masks: which tokens may come next, by the tokens so far ----
-// Takes the masker when it succeeds.
-enum status request_mask_open(struct request *r, struct masker *masker, struct error *e);
-void request_mask_close(struct request *r);
-// Whether the next token's mask is there, as masker_prepare.
-bool request_mask_prepare(struct request *r, int64_t *steps);
-// Of a request with a mask: it is lent to the thread that makes masks, which makes a part of it (true: all of it is
-// there) and gives it back.
-bool request_mask_is_out(const struct request *r);
-void request_mask_lend(struct request *r);
-bool request_mask_make(struct request *r);
-void request_mask_return(struct request *r);
-// For the draw of the next token; valid until the next call. Without a mask, all ids that have a token.
-const uint32_t *request_mask_allowed(struct request *r);
-void request_mask_take(struct request *r, int32_t id); // a token of the reply
-// Along drafts, which begin behind the reply: start, then each draft. allowed is as request_mask_allowed, and its mask
-// is in the same place; where that is not there and would take long, all ids are allowed, and a draft may be in vain.
-// take: false where the draft may not come; nothing may behind it. may: the same, and no step.
-void request_mask_path_start(struct request *r);
-const uint32_t *request_mask_path_allowed(struct request *r);
-bool request_mask_path_may(const struct request *r, int32_t id);
-bool request_mask_path_take(struct request *r, int32_t id);
 
 // ---- stop strings, decided here per token in stream order ----
 enum status stops_init(struct request *r, const char *const *stop, int32_t n_stop, struct error *e);

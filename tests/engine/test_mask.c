@@ -267,6 +267,7 @@ int main(void) {
                                        cmocka_unit_test(company_changes_nothing),
                                        cmocka_unit_test(drafts_keep_to_the_form),
                                        cmocka_unit_test(heavy_masks_hold_up_nobody),
-                                       cmocka_unit_test(heavy_masks_are_left), cmocka_unit_test(maskers_are_freed)};
+                                       cmocka_unit_test(heavy_masks_are_left),
+                                       cmocka_unit_test(maskers_are_freed)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
