@@ -35,8 +35,8 @@ def streams(p, tokens):
     return next(s for s in p["streams"] if s["tokens"] == tokens)
 
 
-def check_shape(folder, kib, kib_mtp, most_run_mib):
-    gpu = ("--backend", "cuda", "--kv-memory", "88GiB")
+def check_shape(folder, kib, kib_mtp, most_run_mib, *drafts):
+    gpu = ("--backend", "cuda", "--kv-memory", "88GiB", *drafts)
     p = plan(folder, *gpu, "--parallel", 4, "--context", 131072)
     check(p["position_bytes"] == kib * 1024, f"{folder}: {p['position_bytes']} bytes a position")
     check(p["position_bytes_with_mtp"] == kib_mtp * 1024, f"{folder}: {p['position_bytes_with_mtp']} with MTP")
@@ -82,7 +82,8 @@ with tempfile.TemporaryDirectory() as top:
     for shape, figures in {"qwen3.8-27b": (64, 68, 230), "qwen3.6-35b-a3b": (20, 22, 85)}.items():
         made = call("synth", "--headers-only", shape, f"{top}/{shape}")
         check(made.returncode == 0, made.stderr)
-        check_shape(f"{top}/{shape}", *figures)
+        check_shape(f"{top}/{shape}", *figures, "--no-drafts")
+        check_shape(f"{top}/{shape}", figures[1], *figures[1:])  # the head drafts unless it is told not to
     nothing = call("plan", f"{top}/qwen3.8-27b", "--backend", "cuda")
     check(nothing.returncode in (0, 1), "no GPU and no size")
     check(nothing.returncode == 0 or "--kv-memory" in nothing.stderr, f"it says {nothing.stderr!r}")
