@@ -126,6 +126,9 @@ static __global__ void __launch_bounds__(THREADS) attention_rows_kernel(const __
     if ((int)blockIdx.x >= n_chunk || query0 >= n_query) return;
     int end = min(lane_end, first_key + CUDA_CHUNK_KEYS);
     const int32_t *pages = job.batch.pages + lane.page_at;
+    // Asked for ahead of the queries, so that nothing waits for the table alone.
+    int page = tile_page<WHOLE>(job, pages, first_key, end),
+        next_page = tile_page<WHOLE>(job, pages, first_key + CUDA_TILE_KEYS, end);
 
     for (int i = threadIdx.x; i < QUERIES * D / 8; i += THREADS) {
         int q = query0 + i / (D / 8);
@@ -140,8 +143,6 @@ static __global__ void __launch_bounds__(THREADS) attention_rows_kernel(const __
     int my_row = (query0 + threadIdx.x / 8) / job.r; // of the query that this thread weighs keys for
     int64_t v_offset = value_offset(job, D);
     float acc[N][2][4] = {};
-    int page = tile_page<WHOLE>(job, pages, first_key, end),
-        next_page = tile_page<WHOLE>(job, pages, first_key + CUDA_TILE_KEYS, end);
     find_rows<D, WHOLE>(job, pages, page, kv_head, first_key, end, &s->rows[0]);
     __syncthreads();
     fetch_tile<D, WHOLE, THREADS>(job, &s->rows[0], tile_start<D, WHOLE>(job, page, kv_head, first_key), 0,

@@ -6,30 +6,42 @@
 #include "cuda/rows.cuh"
 #include "cuda/weights.cuh"
 
-// A pair is a row with one of its experts: pair t * n_used + s. Pairs are listed by expert, and cut into tiles of one
-// expert each.
+// A pair is a row with one of its experts: pair t * n_used + s. Where the shared expert is one of them, as expert
+// n_expert, its pair with row t is T * n_used + t. Pairs are listed by expert, and cut into tiles of one expert each.
 struct pair_tile {
     int32_t expert, first, n; // of the list
 };
 
 struct pair_groups {
-    int32_t *list;          // [T * n_used]
+    int32_t *list;          // [T * n_used], or with the shared expert [T * (n_used + 1)]
     struct pair_tile *tile; // [most_tiles]
     int32_t *n_tile;
 };
 
 static inline size_t group_shared_bytes(int n_expert) { return (size_t)(2 * n_expert) * sizeof(int32_t); }
 
-// Lists the pairs, by one block of whole warps; `shared` has group_shared_bytes. Which pair of an expert comes first is
-// left to chance.
-__device__ __forceinline__ void group_pairs(const int32_t *ids, int n_pair, int n_expert, int tile_pairs,
-                                            const struct pair_groups &groups, int32_t *shared) {
+// What is grouped: n_pair pairs with experts of `ids`, and n_shared of the shared expert.
+struct pair_ids {
+    const int32_t *ids;
+    int n_pair, n_shared, n_expert;
+};
+
+static __host__ __device__ inline int pair_kinds(const struct pair_ids &p) { return p.n_expert + (p.n_shared > 0); }
+__device__ __forceinline__ int expert_of_pair(const struct pair_ids &p, int pair) {
+    return pair < p.n_pair ? p.ids[pair] : p.n_expert;
+}
+
+// Lists the pairs, by one block of whole warps; `shared` has group_shared_bytes(pair_kinds). Which pair of an expert
+// comes first is left to chance.
+__device__ __forceinline__ void group_pairs(const struct pair_ids &p, int tile_pairs, const struct pair_groups &groups,
+                                            int32_t *shared) {
     __shared__ int2 totals[32]; // pairs and tiles of a warp's experts
+    int n_expert = pair_kinds(p), n_pair = p.n_pair + p.n_shared;
     int32_t *count = shared, *first = shared + n_expert;
     int n_thread = (int)blockDim.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     for (int e = thread; e < n_expert; e += n_thread) count[e] = 0;
     __syncthreads();
-    for (int i = thread; i < n_pair; i += n_thread) atomicAdd(&count[ids[i]], 1);
+    for (int i = thread; i < n_pair; i += n_thread) atomicAdd(&count[expert_of_pair(p, i)], 1);
     __syncthreads();
     int2 before = make_int2(0, 0);
     for (int e0 = 0; e0 < n_expert; e0 += n_thread) {
@@ -53,7 +65,7 @@ __device__ __forceinline__ void group_pairs(const int32_t *ids, int n_pair, int 
         __syncthreads();
     }
     if (thread == 0) *groups.n_tile = before.y;
-    for (int i = thread; i < n_pair; i += n_thread) groups.list[atomicAdd(&first[ids[i]], 1)] = i;
+    for (int i = thread; i < n_pair; i += n_thread) groups.list[atomicAdd(&first[expert_of_pair(p, i)], 1)] = i;
 }
 
 // The experts' matrices of one kind: alike in everything but their place. They lie at equal distances, or else a table
@@ -92,9 +104,11 @@ struct expert_product {
 void experts_product_rows(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles);
 void experts_product_prompt(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles);
 
-// FORM_ROWS where all weights are of the usual kind: experts_q4.cu.
+// FORM_ROWS where all weights are of the usual kind: experts_q4.cu. The shared expert may be one of the experts.
 struct expert_matrices {
     struct expert_weights gate, up, down;
+    bool has_shared;
+    struct weight_view shared_gate, shared_up, shared_down;
 };
 struct expert_q4_room {
     struct plane_rows x;
@@ -102,11 +116,20 @@ struct expert_q4_room {
     struct pair_groups groups;
     int64_t most_tiles;
 };
+// The sum over a row's experts: residual, experts in slot order, and the shared expert, which is in shared_out or,
+// where that has no data, among the pairs. shared: NULL without a shared expert. y: [pair][H].
+struct combine_job {
+    struct tensor residual, shared_out, out;
+    const float *y, *weights, *shared;
+    int n_used;
+};
 
 bool experts_q4_fit(const struct expert_matrices *w);
-// y of all pairs.
-void experts_q4_rows(struct cuda_device *d, const struct experts_args *a, const struct expert_matrices *w,
-                     const struct expert_q4_room *room);
+// Planes of the rows, and the groups.
+void experts_q4_open(struct cuda_device *d, const struct experts_args *a, const struct expert_q4_room *room);
+// gate, up and y of all pairs, from planes and groups.
+void experts_q4_pairs(struct cuda_device *d, const struct experts_args *a, const struct expert_matrices *w,
+                      const struct expert_q4_room *room);
 
 #define EXPERT_TILE_ROWS   8  // pairs of a tile in FORM_ROWS
 #define EXPERT_TILE_PROMPT 64 // and in FORM_PROMPT

@@ -39,5 +39,6 @@ void cuda_draw(struct device *d, const struct draw_args *a);
 void cuda_copy(struct device *d, void *to, const void *from, size_t bytes);
 void cuda_block_conv(struct device *d, const struct block_conv_args *a);
 void cuda_block_attention(struct device *d, const struct block_attention_args *a);
+bool cuda_moe(struct device *d, const struct moe_args *a);
 
 #endif

@@ -16,9 +16,11 @@
 #define TF_OPS_OPS_H
 
 #include "ops/args_blocks.h"
+#include "ops/args_fused.h"
 #include "ops/args_mixers.h"
 #include "ops/args_rows.h"
 #include "ops/draw.h"
+#include <stdbool.h>
 
 struct device;
 
@@ -40,6 +42,8 @@ struct ops {
     // Of block drafters; NULL both where there are none.
     void (*block_conv)(struct device *, const struct block_conv_args *);
     void (*block_attention)(struct device *, const struct block_attention_args *);
+    // Several operations as one, where a backend gains by it; may be NULL.
+    bool (*moe)(struct device *, const struct moe_args *);
 };
 
 #endif

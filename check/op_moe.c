@@ -1,0 +1,237 @@
+// moe: the feed-forward block with experts as one operation, held to the operations that it stands for.
+#include "check/check.h"
+#include <string.h>
+
+#define MAX_EXPERTS 20
+
+struct moe_case {
+    int n_row, n_expert, n_used;
+    int64_t hidden, width;
+    bool is_usual; // all weights of 4 bits, as the backends that have the operation want them
+};
+
+struct moe_data {
+    const struct moe_case *c;
+    float *x, *norm_weight;
+    struct weight router, shared_gate, gate, up, down; // the last three: the shared expert's
+    struct weight experts[3][MAX_EXPERTS];             // gate, up, down
+};
+
+struct moe_result {
+    bool done;
+    int32_t *ids;
+    float *weights, *shared, *out;
+};
+
+static struct moe_data make_data(struct run *r, const struct moe_case *c) {
+    const struct weight_spec q8 = {WEIGHT_AFFINE, DTYPE_BF16, 8, 64, 0, 0};
+    const struct weight_spec kind = {WEIGHT_AFFINE, DTYPE_BF16, c->is_usual ? 4 : 8, 64, 0, 0};
+    struct weight_spec route = q8, widen = kind, narrow = kind;
+    double *values;
+    struct moe_data data = {.c = c};
+    data.x = values_normal(r, 501, (size_t)(c->n_row * c->hidden), 3, r->subject->device->activation);
+    data.norm_weight = values_normal(r, 502, (size_t)c->hidden, 1, DTYPE_F32);
+    route.n_in = widen.n_in = narrow.n_out = c->hidden;
+    route.n_out = c->n_expert;
+    widen.n_out = narrow.n_in = c->width;
+    data.router = values_weight(r, 503, &route, &values);
+    route.n_out = 1;
+    data.shared_gate = values_weight(r, 504, &route, &values);
+    data.gate = values_weight(r, 505, &widen, &values);
+    data.up = values_weight(r, 506, &widen, &values);
+    data.down = values_weight(r, 507, &narrow, &values);
+    for (int e = 0; e < c->n_expert; e++)
+        for (int k = 0; k < 3; k++)
+            data.experts[k][e] =
+                values_weight(r, 510 + 3 * (uint64_t)e + (uint64_t)k, k < 2 ? &widen : &narrow, &values);
+    return data;
+}
+
+// What a call needs on the device.
+struct moe_stage {
+    struct stage s;
+    struct weight router, shared_gate, gate, up, down, experts[3][MAX_EXPERTS];
+    struct moe_args a;
+};
+
+static void fill_stage(struct moe_stage *m, struct run *r, struct device *d, const struct moe_data *data, int first,
+                       int n) {
+    const struct moe_case *c = data->c;
+    struct stage *s = &m->s;
+    stage_open(s, r, d);
+    m->router = stage_weight(s, &data->router);
+    m->shared_gate = stage_weight(s, &data->shared_gate);
+    m->gate = stage_weight(s, &data->gate);
+    m->up = stage_weight(s, &data->up);
+    m->down = stage_weight(s, &data->down);
+    for (int k = 0; k < 3; k++)
+        for (int e = 0; e < c->n_expert; e++) m->experts[k][e] = stage_weight(s, &data->experts[k][e]);
+    struct tensor x = stage_tensor_inout(s, data->x + first * c->hidden, n, c->hidden, d->activation);
+    struct tensor normed = stage_tensor_out(s, n, c->hidden, d->activation);
+    struct tensor gated = stage_tensor_out(s, n, c->width, d->activation);
+    struct tensor up = stage_tensor_out(s, n, c->width, d->activation);
+    size_t n_pair = (size_t)(n * c->n_used);
+    m->a = (struct moe_args){
+        .norm = {x, normed, stage_input(s, data->norm_weight, (size_t)c->hidden * sizeof(float)), 1e-6f},
+        .router = {FORM_ROWS, normed, &m->router, &m->shared_gate, c->n_used, stage_output(s, n_pair * sizeof(int32_t)),
+                   stage_output(s, n_pair * sizeof(float)), stage_output(s, (size_t)n * sizeof(float))},
+        .gate = &m->gate,
+        .up = &m->up,
+        .down = &m->down,
+        .gated = {gated, up, gated},
+    };
+    m->a.experts = (struct experts_args){.form = FORM_ROWS,
+                                         .x = normed,
+                                         .n_expert = c->n_expert,
+                                         .n_used = c->n_used,
+                                         .ids = m->a.router.ids,
+                                         .weights = m->a.router.weights,
+                                         .shared = m->a.router.shared,
+                                         .gate = m->experts[0],
+                                         .up = m->experts[1],
+                                         .down = m->experts[2],
+                                         .shared_out = stage_tensor_out(s, n, c->hidden, d->activation),
+                                         .residual = x,
+                                         .out = x};
+}
+
+static void run_one_by_one(struct device *d, const struct moe_args *a) {
+    struct linear_args widen = {
+        .form = FORM_ROWS, .x = a->norm.out, .n_parts = 2, .part = {{a->gate, a->gated.gate}, {a->up, a->gated.up}}};
+    struct linear_args narrow = {
+        .form = FORM_ROWS, .x = a->gated.out, .n_parts = 1, .part = {{a->down, a->experts.shared_out}}};
+    d->ops->norm(d, &a->norm);
+    d->ops->router(d, &a->router);
+    d->ops->linear(d, &widen);
+    d->ops->swiglu(d, &a->gated);
+    d->ops->linear(d, &narrow);
+    d->ops->experts(d, &a->experts);
+}
+
+static struct moe_result call(struct run *r, const struct moe_data *data, bool fused, int first, int n) {
+    struct device *d = r->subject->device;
+    struct moe_stage *m = arena_alloc(r->arena, sizeof *m);
+    must(m != NULL);
+    fill_stage(m, r, d, data, first, n);
+    size_t pairs = (size_t)(n * data->c->n_used) * 4;
+    struct moe_result got = {true, arena_alloc(r->arena, pairs), arena_alloc(r->arena, pairs),
+                             arena_alloc(r->arena, (size_t)n * 4), NULL};
+    if (fused)
+        got.done = ops_of(r, d)->moe(d, &m->a);
+    else
+        run_one_by_one(d, &m->a);
+    stage_read_bytes(&m->s, m->a.router.ids, got.ids, pairs);
+    stage_read_bytes(&m->s, m->a.router.weights, got.weights, pairs);
+    stage_read_bytes(&m->s, m->a.router.shared, got.shared, (size_t)n * 4);
+    got.out = stage_read(&m->s, m->a.experts.out);
+    stage_close(&m->s);
+    return got;
+}
+
+static void same_rows(struct run *r, const char *what, const struct moe_case *c, const struct moe_data *data, int first,
+                      int n, const struct moe_result *all) {
+    struct moe_result got = call(r, data, true, first, n);
+    expect(r, memcmp(got.ids, all->ids + first * c->n_used, (size_t)(n * c->n_used) * 4) == 0, "%s: other experts",
+           what);
+    expect_same_bits(r, what, got.weights, all->weights + first * c->n_used, (size_t)(n * c->n_used));
+    expect_same_bits(r, what, got.shared, all->shared + first, (size_t)n);
+    expect_same_bits(r, what, got.out, all->out + first * c->hidden, (size_t)(n * c->hidden));
+}
+
+// The operations that it stands for are held to their oracles elsewhere.
+static void moe_case(struct run *r, const struct moe_case *c) {
+    if (case_done(r)) return;
+    case_begin(r, "T=%d, %d of %d experts, %ldx%ld%s", c->n_row, c->n_used, c->n_expert, (long)c->width,
+               (long)c->hidden, c->is_usual ? "" : ", weights that it does not take");
+    const struct weight_spec kind = {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, c->hidden, c->width};
+    struct moe_data data = make_data(r, c);
+    struct moe_result all = call(r, &data, true, 0, c->n_row);
+    expect(r, all.done == c->is_usual, "done: %d", all.done);
+    if (!c->is_usual || !all.done) return;
+    struct moe_result want = call(r, &data, false, 0, c->n_row);
+    size_t n = (size_t)(c->n_row * c->hidden), n_pair = (size_t)(c->n_row * c->n_used);
+    expect(r, memcmp(all.ids, want.ids, n_pair * 4) == 0, "other experts");
+    expect_close(r, "weights", all.weights, values_double(r, want.weights, n_pair), n_pair, &element_f32);
+    expect_close(r, "shared", all.shared, values_double(r, want.shared, (size_t)c->n_row), (size_t)c->n_row,
+                 &element_f32);
+    expect_close(r, "outputs", all.out, values_double(r, want.out, n), n, tolerance_product(r, FORM_ROWS, &kind));
+    if (case_done(r)) return;
+    for (int t = 0; t < c->n_row && c->n_row > 1; t += c->n_row > 8 ? 5 : 1)
+        same_rows(r, "a row alone", c, &data, t, 1, &all);
+    if (c->n_row > 3) same_rows(r, "three rows", c, &data, c->n_row - 3, 3, &all);
+}
+
+static void run_moe(struct run *r) {
+    moe_case(r, &(struct moe_case){5, 8, 3, 256, 128, true});
+    moe_case(r, &(struct moe_case){1, 8, 2, 128, 128, true});
+    if (r->hunting) return;
+    moe_case(r, &(struct moe_case){2, 8, 2, 128, 128, false});
+    moe_case(r, &(struct moe_case){1, 16, 8, 640, 512, true});
+    moe_case(r, &(struct moe_case){21, 20, 4, 640, 384, true});
+}
+
+static bool scaled(struct device *d, const struct moe_args *a) {
+    bool done = d->ops->moe(d, a);
+    for (int64_t col = 0; col < 16; col++) corrupt_scale(d, a->experts.out, a->experts.out.n_row - 1, col, 1.02);
+    return done;
+}
+static bool up_for_gate(struct device *d, const struct moe_args *a) {
+    struct moe_args b = *a;
+    b.gate = a->up;
+    return d->ops->moe(d, &b);
+}
+static bool no_norm(struct device *d, const struct moe_args *a) {
+    struct moe_args b = *a;
+    b.norm.eps = 1;
+    return d->ops->moe(d, &b);
+}
+static bool fewer_experts(struct device *d, const struct moe_args *a) {
+    struct moe_args b = *a;
+    struct weight router = *a->router.gate;
+    router.n_out--;
+    b.router.gate = &router;
+    return d->ops->moe(d, &b);
+}
+static bool stale_row(struct device *d, const struct moe_args *a) {
+    bool done = d->ops->moe(d, a);
+    if (a->experts.out.n_row > 1) corrupt_copy_row(d, a->experts.out, 1, 0);
+    return done;
+}
+static bool past_end(struct device *d, const struct moe_args *a) {
+    bool done = d->ops->moe(d, a);
+    corrupt_past_end(d, a->experts.out);
+    return done;
+}
+static bool never(struct device *d, const struct moe_args *a) {
+    (void)d;
+    (void)a;
+    return false;
+}
+
+static void plant_scaled(struct ops *o) { o->moe = scaled; }
+static void plant_gate(struct ops *o) { o->moe = up_for_gate; }
+static void plant_norm(struct ops *o) { o->moe = no_norm; }
+static void plant_fewer(struct ops *o) { o->moe = fewer_experts; }
+static void plant_stale(struct ops *o) { o->moe = stale_row; }
+static void plant_end(struct ops *o) { o->moe = past_end; }
+static void plant_never(struct ops *o) { o->moe = never; }
+
+static const struct fault faults[] = {
+    {"elements times 1.02", plant_scaled}, {"the shared expert's up for its gate", plant_gate},
+    {"another eps", plant_norm},           {"the last expert not considered", plant_fewer},
+    {"a stale row", plant_stale},          {"one past the end", plant_end},
+    {"never done", plant_never},
+};
+
+const struct suite suite_moe = {"experts",
+                                "moe",
+                                run_moe,
+                                faults,
+                                7,
+                                {.max_rows = 21,
+                                 .max_round_rows = 21,
+                                 .max_in = 640,
+                                 .max_out = 640,
+                                 .n_expert = 20,
+                                 .n_used = 8,
+                                 .expert_width = 512}};
