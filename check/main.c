@@ -12,13 +12,28 @@
 #define EXIT_SKIPPED 77
 
 static const struct suite *const suites[] = {
-    &suite_embed,         &suite_norm,           &suite_swiglu,
-    &suite_linear,        &suite_linear_prompt,  &suite_linear_prompt_terms,
-    &suite_qk_store,      &suite_attention,      &suite_attention_prompt,
-    &suite_qk_store_e4m3, &suite_attention_e4m3, &suite_attention_prompt_e4m3,
-    &suite_conv,          &suite_delta,          &suite_delta_prompt,
-    &suite_router,        &suite_experts,        &suite_moe,
-    &suite_draw,          &suite_block_conv,     &suite_block_attention,
+    &suite_embed,
+    &suite_norm,
+    &suite_swiglu,
+    &suite_linear,
+    &suite_linear_prompt,
+    &suite_linear_prompt_terms,
+    &suite_qk_store,
+    &suite_attention,
+    &suite_attention_prompt,
+    &suite_qk_store_e4m3,
+    &suite_attention_e4m3,
+    &suite_attention_prompt_e4m3,
+    &suite_conv,
+    &suite_delta,
+    &suite_delta_prompt,
+    &suite_conv_delta,
+    &suite_router,
+    &suite_experts,
+    &suite_moe,
+    &suite_draw,
+    &suite_block_conv,
+    &suite_block_attention,
     &suite_copy,
 };
 #define N_SUITES ((int)(sizeof suites / sizeof suites[0]))
@@ -53,7 +68,8 @@ static void reserve(struct device *d, const struct device_limits *limits) {
 
 // A backend may leave out the operations of block drafters, and those that stand for several.
 static bool is_there(const struct suite *s, const struct ops *o) {
-    return (s != &suite_moe || o->moe != NULL) && (s != &suite_block_conv || o->block_conv != NULL) &&
+    return (s != &suite_moe || o->moe != NULL) && (s != &suite_conv_delta || o->conv_delta != NULL) &&
+           (s != &suite_block_conv || o->block_conv != NULL) &&
            (s != &suite_block_attention || o->block_attention != NULL);
 }
 

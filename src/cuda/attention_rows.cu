@@ -8,8 +8,10 @@
 #define THREADS 128
 #define QUERIES 16
 
-template <int D> struct rows_shared {
-    char q[QUERIES * D * 2], k[CUDA_TILE_KEYS * D * 2], v[CUDA_TILE_KEYS * D * 2];
+// BUFFERS: of keys and of values. With two of each a tile is on its way while another is worked on; with one, values are
+// on their way while scores are made, and the other way round.
+template <int D, int BUFFERS> struct rows_shared {
+    char q[QUERIES * D * 2], k[BUFFERS][CUDA_TILE_KEYS * D * 2], v[BUFFERS][CUDA_TILE_KEYS * D * 2];
     char p[QUERIES * CUDA_TILE_KEYS * 2]; // weights as bf16
     float s[QUERIES][CUDA_TILE_KEYS + 4];
     float max[QUERIES], sum[QUERIES], fade[QUERIES];
@@ -17,15 +19,16 @@ template <int D> struct rows_shared {
 };
 
 // Scores of this warp's 16 keys.
-template <int D>
-__device__ __forceinline__ void score_tile(const struct attention_job &job, struct rows_shared<D> *s, int buffer) {
+template <int D, int BUFFERS>
+__device__ __forceinline__ void score_tile(const struct attention_job &job, struct rows_shared<D, BUFFERS> *s,
+                                           int buffer) {
     int lane = threadIdx.x % 32, key0 = threadIdx.x / 32 * 16;
     float c[2][4] = {};
 #pragma unroll 4
     for (int k = 0; k < D / 16; k++) {
         uint32_t a[4], b[4];
         load_matrices(a, kv_piece<D>(s->q, lane % 16, 2 * k + lane / 16));
-        load_matrices(b, kv_piece<D>(s->k, key0 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+        load_matrices(b, kv_piece<D>(s->k[buffer % BUFFERS], key0 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
         mma_bf16(c[0], a, b[0], b[1]);
         mma_bf16(c[1], a, b[2], b[3]);
     }
@@ -38,9 +41,9 @@ __device__ __forceinline__ void score_tile(const struct attention_job &job, stru
 }
 
 // One step of the chain: eight threads a query. The tile's keys from `first` on and before `visible` take part.
-template <int D>
-__device__ __forceinline__ void weigh_tile(const struct attention_job &job, struct rows_shared<D> *s, int buffer,
-                                           int first, int visible) {
+template <int D, int BUFFERS>
+__device__ __forceinline__ void weigh_tile(const struct attention_job &job, struct rows_shared<D, BUFFERS> *s,
+                                           int buffer, int first, int visible) {
     int query = threadIdx.x / 8, part = threadIdx.x % 8;
     float x[8], most = s->max[query];
     for (int i = 0; i < 8; i++) {
@@ -66,7 +69,8 @@ __device__ __forceinline__ void weigh_tile(const struct attention_job &job, stru
 }
 
 // This warp's columns of the results: pairs of 8, every fourth pair.
-template <int D, int N> __device__ __forceinline__ void add_values(struct rows_shared<D> *s, float acc[N][2][4]) {
+template <int D, int N, int BUFFERS>
+__device__ __forceinline__ void add_values(struct rows_shared<D, BUFFERS> *s, int buffer, float acc[N][2][4]) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float fade[2] = {s->fade[lane / 4], s->fade[lane / 4 + 8]};
 #pragma unroll
@@ -82,7 +86,7 @@ template <int D, int N> __device__ __forceinline__ void add_values(struct rows_s
             int block = warp + 4 * n; // of 16 columns
             if (block * 16 >= D) continue;
             uint32_t b[4];
-            load_matrices_transposed(b, kv_piece<D>(s->v, 16 * k + lane % 16, 2 * block + lane / 16));
+            load_matrices_transposed(b, kv_piece<D>(s->v[buffer % BUFFERS], 16 * k + lane % 16, 2 * block + lane / 16));
             mma_bf16(acc[n][0], a, b[0], b[1]);
             mma_bf16(acc[n][1], a, b[2], b[3]);
         }
@@ -90,10 +94,10 @@ template <int D, int N> __device__ __forceinline__ void add_values(struct rows_s
 }
 
 // The chunk's results of this block's queries.
-template <int D, int N>
+template <int D, int N, int BUFFERS>
 __device__ __forceinline__ void store_parts(const struct attention_job &job, const struct lane_entry &lane,
-                                            const struct rows_shared<D> *s, int query0, int kv_head, int n_chunk,
-                                            const float acc[N][2][4]) {
+                                            const struct rows_shared<D, BUFFERS> *s, int query0, int kv_head,
+                                            int n_chunk, const float acc[N][2][4]) {
     int n_query = lane.n_row * job.r;
     int l = threadIdx.x % 32;
     for (int n = 0; n < N; n++)
@@ -112,71 +116,107 @@ __device__ __forceinline__ void store_parts(const struct attention_job &job, con
         }
 }
 
+// What a block works on.
+struct rows_place {
+    int kv_head, query0, first_key, end, n_chunk;
+    const int32_t *pages;
+};
+
 template <int D, bool WHOLE>
+__device__ __forceinline__ void fetch_keys(const struct attention_job &job, const struct rows_place &at,
+                                           const struct tile_rows *rows, int page, int key0, int64_t offset,
+                                           char *tile) {
+    fetch_tile<D, WHOLE, THREADS>(job, rows, tile_start<D, WHOLE>(job, page, at.kv_head, key0), offset,
+                                  min(CUDA_TILE_KEYS, at.end - key0), tile);
+}
+
+// The chain over the chunk's tiles; the first tile's keys are on their way, and with two buffers its values.
+template <int D, bool WHOLE, int BUFFERS, int N>
+__device__ __forceinline__ void walk_tiles(const struct attention_job &job, const struct lane_entry &lane,
+                                           const struct rows_place &at, struct rows_shared<D, BUFFERS> *s, int page,
+                                           int next_page, float acc[N][2][4]) {
+    constexpr bool TWO = BUFFERS == 2;
+    int64_t v_offset = value_offset(job, D);
+    int my_row = (at.query0 + threadIdx.x / 8) / job.r; // of the query that this thread weighs keys for
+    int buffer = 0;
+    for (int key0 = at.first_key; key0 < at.end; key0 += CUDA_TILE_KEYS, buffer ^= 1) {
+        int next = key0 + CUDA_TILE_KEYS, other = buffer ^ 1;
+        int page_after = tile_page<WHOLE>(job, at.pages, next + CUDA_TILE_KEYS, at.end);
+        if (!TWO) fetch_keys<D, WHOLE>(job, at, &s->rows[buffer], page, key0, v_offset, s->v[0]);
+        if (!TWO) copies_commit();
+        find_rows<D, WHOLE>(job, at.pages, next_page, at.kv_head, next, at.end, &s->rows[other]);
+        if (TWO) {
+            if (next < at.end) fetch_keys<D, WHOLE>(job, at, NULL, next_page, next, 0, s->k[other % BUFFERS]);
+            copies_commit();
+            if (next < at.end) fetch_keys<D, WHOLE>(job, at, NULL, next_page, next, v_offset, s->v[other % BUFFERS]);
+            copies_commit();
+        }
+        copies_wait<TWO ? 3 : 1>();
+        __syncthreads();
+        widen_tile<D, THREADS>(job, s->k[buffer % BUFFERS]);
+        score_tile<D>(job, s, buffer);
+        __syncthreads();
+        if (!TWO && next < at.end) fetch_keys<D, WHOLE>(job, at, &s->rows[other], next_page, next, 0, s->k[0]);
+        if (!TWO) copies_commit();
+        weigh_tile<D>(job, s, buffer, job.unseen - key0,
+                      max(0, min(CUDA_TILE_KEYS, lane.position + my_row + 1 - key0)));
+        copies_wait<TWO ? 2 : 1>();
+        __syncthreads();
+        widen_tile<D, THREADS>(job, s->v[buffer % BUFFERS]);
+        add_values<D, N>(s, buffer, acc);
+        __syncthreads();
+        page = next_page;
+        next_page = page_after;
+    }
+    copies_wait<0>();
+}
+
+// BUFFERS is 2 with whole tiles only.
+template <int D, bool WHOLE, int BUFFERS>
 static __global__ void __launch_bounds__(THREADS) attention_rows_kernel(const __grid_constant__ attention_job job) {
     constexpr int N = (D + 63) / 64;
     extern __shared__ __align__(16) char memory[];
-    struct rows_shared<D> *s = (struct rows_shared<D> *)memory;
-    begin_kernel();
+    struct rows_shared<D, BUFFERS> *s = (struct rows_shared<D, BUFFERS> *)memory;
+    let_next_start();
     const struct lane_entry lane = job.batch.lanes[job.first_lane + blockIdx.z];
-    int n_tile_q = (int)gridDim.y / job.n_kv_head, kv_head = blockIdx.y / n_tile_q,
-        query0 = blockIdx.y % n_tile_q * QUERIES;
-    int n_query = lane.n_row * job.r, lane_end = lane.position + lane.n_row;
-    int n_chunk = (lane_end + CUDA_CHUNK_KEYS - 1) / CUDA_CHUNK_KEYS, first_key = blockIdx.x * CUDA_CHUNK_KEYS;
-    if ((int)blockIdx.x >= n_chunk || query0 >= n_query) return;
-    int end = min(lane_end, first_key + CUDA_CHUNK_KEYS);
-    const int32_t *pages = job.batch.pages + lane.page_at;
-    // Asked for ahead of the queries, so that nothing waits for the table alone.
-    int page = tile_page<WHOLE>(job, pages, first_key, end),
-        next_page = tile_page<WHOLE>(job, pages, first_key + CUDA_TILE_KEYS, end);
+    int n_tile_q = (int)gridDim.y / job.n_kv_head, n_query = lane.n_row * job.r, lane_end = lane.position + lane.n_row;
+    struct rows_place at;
+    at.kv_head = blockIdx.y / n_tile_q;
+    at.query0 = blockIdx.y % n_tile_q * QUERIES;
+    at.n_chunk = (lane_end + CUDA_CHUNK_KEYS - 1) / CUDA_CHUNK_KEYS;
+    at.first_key = blockIdx.x * CUDA_CHUNK_KEYS;
+    at.end = min(lane_end, at.first_key + CUDA_CHUNK_KEYS);
+    at.pages = job.batch.pages + lane.page_at;
+    if ((int)blockIdx.x >= at.n_chunk || at.query0 >= n_query) return;
+    // The first tile is asked for before what came earlier is waited for, if it holds no row of this batch: all of it
+    // was written before the batch's tables were sent.
+    bool is_old = at.first_key + CUDA_TILE_KEYS <= lane.position;
+    if (!is_old) wait_for_earlier();
+    int page = tile_page<WHOLE>(job, at.pages, at.first_key, at.end),
+        next_page = tile_page<WHOLE>(job, at.pages, at.first_key + CUDA_TILE_KEYS, at.end);
+    find_rows<D, WHOLE>(job, at.pages, page, at.kv_head, at.first_key, at.end, &s->rows[0]);
+    __syncthreads();
+    fetch_keys<D, WHOLE>(job, at, &s->rows[0], page, at.first_key, 0, s->k[0]);
+    copies_commit();
+    if (BUFFERS == 2) {
+        fetch_keys<D, WHOLE>(job, at, NULL, page, at.first_key, value_offset(job, D), s->v[0]);
+        copies_commit();
+    }
+    if (is_old) wait_for_earlier();
 
     for (int i = threadIdx.x; i < QUERIES * D / 8; i += THREADS) {
-        int q = query0 + i / (D / 8);
+        int q = at.query0 + i / (D / 8);
         uint4 v = make_uint4(0, 0, 0, 0);
-        if (q < n_query) v = query_piece<D>(job.q, lane.row0 + q / job.r, kv_head * job.r + q % job.r, i % (D / 8));
+        if (q < n_query) v = query_piece<D>(job.q, lane.row0 + q / job.r, at.kv_head * job.r + q % job.r, i % (D / 8));
         *(uint4 *)kv_piece<D>(s->q, i / (D / 8), i % (D / 8)) = v;
     }
     if (threadIdx.x < QUERIES) {
         s->max[threadIdx.x] = -INFINITY;
         s->sum[threadIdx.x] = 0;
     }
-    int my_row = (query0 + threadIdx.x / 8) / job.r; // of the query that this thread weighs keys for
-    int64_t v_offset = value_offset(job, D);
     float acc[N][2][4] = {};
-    find_rows<D, WHOLE>(job, pages, page, kv_head, first_key, end, &s->rows[0]);
-    __syncthreads();
-    fetch_tile<D, WHOLE, THREADS>(job, &s->rows[0], tile_start<D, WHOLE>(job, page, kv_head, first_key), 0,
-                                  min(CUDA_TILE_KEYS, end - first_key), s->k);
-    copies_commit();
-    int buffer = 0;
-    for (int key0 = first_key; key0 < end; key0 += CUDA_TILE_KEYS, buffer ^= 1) {
-        int next = key0 + CUDA_TILE_KEYS, page_after = tile_page<WHOLE>(job, pages, next + CUDA_TILE_KEYS, end);
-        fetch_tile<D, WHOLE, THREADS>(job, &s->rows[buffer], tile_start<D, WHOLE>(job, page, kv_head, key0), v_offset,
-                                      min(CUDA_TILE_KEYS, end - key0), s->v);
-        copies_commit();
-        find_rows<D, WHOLE>(job, pages, next_page, kv_head, next, end, &s->rows[buffer ^ 1]);
-        copies_wait<1>();
-        __syncthreads();
-        widen_tile<D, THREADS>(job, s->k);
-        score_tile<D>(job, s, buffer);
-        __syncthreads();
-        if (next < end)
-            fetch_tile<D, WHOLE, THREADS>(job, &s->rows[buffer ^ 1],
-                                          tile_start<D, WHOLE>(job, next_page, kv_head, next), 0,
-                                          min(CUDA_TILE_KEYS, end - next), s->k);
-        copies_commit();
-        weigh_tile<D>(job, s, buffer, job.unseen - key0,
-                      max(0, min(CUDA_TILE_KEYS, lane.position + my_row + 1 - key0)));
-        copies_wait<1>();
-        __syncthreads();
-        widen_tile<D, THREADS>(job, s->v);
-        add_values<D, N>(s, acc);
-        __syncthreads();
-        page = next_page;
-        next_page = page_after;
-    }
-    copies_wait<0>();
-    store_parts<D, N>(job, lane, s, query0, kv_head, n_chunk, acc);
+    walk_tiles<D, WHOLE, BUFFERS, N>(job, lane, at, s, page, next_page, acc);
+    store_parts<D, N>(job, lane, s, at.query0, at.kv_head, at.n_chunk, acc);
 }
 
 // One block a query: its chunks' results, folded in order.
@@ -203,6 +243,25 @@ template <int D> static __global__ void merge_kernel(const __grid_constant__ att
     tensor_store(job.out, t, (int64_t)h * D + col, acc * (1.0f / sum) * sigmoid_of(gate));
 }
 
+template <int D, bool WHOLE, int BUFFERS>
+static void launch_buffers(struct cuda_device *d, const struct attention_job *job, dim3 grid) {
+    size_t bytes = sizeof(struct rows_shared<D, BUFFERS>);
+    cudaFuncSetAttribute(attention_rows_kernel<D, WHOLE, BUFFERS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)bytes);
+    cuda_start(d, "attention, rows", attention_rows_kernel<D, WHOLE, BUFFERS>, grid, THREADS, bytes, *job);
+}
+
+// Few blocks have a processor's memory each; many are faster two by two.
+template <int D, bool WHOLE>
+static void launch_rows(struct cuda_device *d, const struct attention_job *job, dim3 grid) {
+    constexpr int BUFFERS = WHOLE ? 2 : 1;
+    bool is_few = (int64_t)grid.x * grid.y * grid.z <= d->n_processors;
+    if (is_few && sizeof(struct rows_shared<D, BUFFERS>) + 1024 <= d->shared_bytes)
+        launch_buffers<D, WHOLE, BUFFERS>(d, job, grid);
+    else
+        launch_buffers<D, WHOLE, 1>(d, job, grid);
+}
+
 // Lanes [first, last) at once: their parts fit into the scratch.
 template <int D, bool WHOLE>
 static void run_lanes(struct cuda_device *d, struct attention_job *job, const struct batch *b, int first, int last) {
@@ -212,11 +271,9 @@ static void run_lanes(struct cuda_device *d, struct attention_job *job, const st
         n_row = larger(n_row, b->lanes[i].n_row);
     }
     job->first_lane = first;
-    size_t bytes = sizeof(struct rows_shared<D>);
-    cudaFuncSetAttribute(attention_rows_kernel<D, WHOLE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     dim3 grid((unsigned)n_chunk, (unsigned)(job->n_kv_head * ceil_div(n_row * job->r, QUERIES)),
               (unsigned)(last - first));
-    cuda_start(d, "attention, rows", attention_rows_kernel<D, WHOLE>, grid, THREADS, bytes, *job);
+    launch_rows<D, WHOLE>(d, job, grid);
     int row0 = b->lanes[first].row0, end = b->lanes[last - 1].row0 + b->lanes[last - 1].n_row;
     dim3 merge((unsigned)(end - row0), (unsigned)job->n_head);
     unsigned threads = D < 32 ? 32 : D;

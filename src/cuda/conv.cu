@@ -1,30 +1,8 @@
 // conv: a thread has one channel of a few consecutive rows of a lane, so that each tap is loaded once.
-#include "cuda/device.cuh"
+#include "cuda/conv.cuh"
 
 #define THREADS 128
 #define ROWS    8
-
-struct conv_job {
-    struct batch_view batch;
-    struct tensor m, out;
-    const float *weight;
-    int n_tap, ring_rows;
-    int64_t ring_offset;
-    bool keeps_rows; // store all rows of the batch into the rings at once: none is still to be read there
-};
-
-static __device__ int64_t ring_element(const struct conv_job &job, int64_t position, int64_t channel) {
-    return position % job.ring_rows * job.m.n_col + channel;
-}
-
-// m of the lane's row i, which is before the batch when negative.
-static __device__ float tap_value(const struct conv_job &job, const struct lane_entry &lane, int64_t i,
-                                  int64_t channel) {
-    int64_t position = lane.position + i;
-    if (position < 0) return 0;
-    if (i >= 0) return tensor_load(job.m, lane.row0 + i, channel);
-    return load_float(lane.run + job.ring_offset, job.m.dtype, ring_element(job, position, channel));
-}
 
 // blockIdx.y counts blocks of ROWS rows over all lanes; lanes are few.
 template <int TAPS>
@@ -44,7 +22,7 @@ static __global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_const
 #pragma unroll
     for (int j = 0; j < TAPS; j++) {
         weight[j] = job.weight[channel * TAPS + j];
-        tap[j] = j + 1 < TAPS ? tap_value(job, lane, first + j - (TAPS - 1), channel) : 0;
+        tap[j] = j + 1 < TAPS ? conv_tap(job, lane, first + j - (TAPS - 1), channel) : 0;
     }
     for (int i = first; i < end; i++) {
         float sum = 0;
@@ -53,7 +31,7 @@ static __global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_const
         for (int j = 0; j < TAPS; j++) sum += weight[j] * tap[j];
         tensor_store(job.out, lane.row0 + i, channel, silu_of(sum));
         if (job.keeps_rows)
-            store_float(lane.run + job.ring_offset, job.m.dtype, ring_element(job, lane.position + i, channel),
+            store_float(lane.run + job.ring_offset, job.m.dtype, conv_ring_element(job, lane.position + i, channel),
                         tap[TAPS - 1]);
 #pragma unroll
         for (int j = 0; j + 1 < TAPS; j++) tap[j] = tap[j + 1];
@@ -78,7 +56,7 @@ static __global__ void ring_kernel(const __grid_constant__ conv_job job, bool is
         from = max(0, to - (job.n_tap - 1));
     }
     for (int i = from; i < to; i++)
-        store_float(run + job.ring_offset, job.m.dtype, ring_element(job, lane.position + i, channel),
+        store_float(run + job.ring_offset, job.m.dtype, conv_ring_element(job, lane.position + i, channel),
                     tensor_load(job.m, lane.row0 + i, channel));
 }
 
@@ -88,7 +66,8 @@ void cuda_conv(struct device *base, const struct conv_args *a) {
     const struct batch_view *view = cuda_batch(d, b);
     if (d->failure != cudaSuccess || b->n_row == 0) return;
     bool is_rows = b->form == FORM_ROWS;
-    struct conv_job job = {*view, a->m, a->out, a->weight, a->n_tap, a->ring_rows, a->ring_offset, is_rows};
+    struct conv_job job = conv_job_of(a, view);
+    job.keeps_rows = is_rows;
     int64_t n_block = 0;
     for (int i = 0; i < b->n_lane; i++) {
         n_block += ceil_div(b->lanes[i].n_row, ROWS);

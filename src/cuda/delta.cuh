@@ -73,10 +73,14 @@ __device__ __forceinline__ void unit_row(const struct tensor &c, int64_t t, int6
     for (int k = 0; k < DELTA_MAX_DIM / 32; k++) x[lane + 32 * k] = v[k] * inverse;
 }
 
+__device__ __forceinline__ void delta_gates_of(float a, float b, float neg_a, float dt_bias, float *g, float *beta) {
+    float x = a + dt_bias;
+    *g = neg_a * (x > SOFTPLUS_LIMIT ? x : log1pf(expf(x)));
+    *beta = sigmoid_of(b);
+}
 __device__ __forceinline__ void delta_gates(const struct delta_job &job, int64_t t, int head, float *g, float *beta) {
-    float x = tensor_load(job.a, t, head) + job.dt_bias[head];
-    *g = job.neg_a[head] * (x > SOFTPLUS_LIMIT ? x : log1pf(expf(x)));
-    *beta = sigmoid_of(tensor_load(job.b, t, head));
+    delta_gates_of(tensor_load(job.a, t, head), tensor_load(job.b, t, head), job.neg_a[head], job.dt_bias[head], g,
+                   beta);
 }
 
 __device__ __forceinline__ float delta_gate(const struct delta_job &job, float z) {

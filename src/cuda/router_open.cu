@@ -6,18 +6,19 @@
 #include "cuda/router_open.cuh"
 #include "cuda/router_product.cuh"
 
-#define WARPS   8
-#define THREADS (32 * WARPS)
-#define ROWS    4    // of a block
-#define WIDEST  4096 // inputs
-#define VECTORS (WIDEST / 8 / THREADS)
+#define WARPS     8
+#define THREADS   (32 * WARPS)
+#define MOST_ROWS 4    // of a block
+#define WIDEST    4096 // inputs
+#define VECTORS   (WIDEST / 8 / THREADS)
 
 struct open_shared {
-    float squares[ROWS][WARPS];
+    float squares[MOST_ROWS][WARPS];
     bool is_last;
 };
 
 // Rows [t0, t0 + ROWS), normed, into `rows`: [ROWS][n_col]. All warps of a block call it.
+template <int ROWS>
 static __device__ __forceinline__ void norm_rows(const struct router_open_job &job, int64_t t0, bool wide,
                                                  const float weight[VECTORS][8], struct open_shared *s, float *rows) {
     const struct tensor &x = job.router.x;
@@ -85,7 +86,7 @@ static __device__ __forceinline__ void choose_and_group(const struct router_open
     group_pairs(job.pairs, EXPERT_TILE_ROWS, job.groups, lists);
 }
 
-template <int PER>
+template <int PER, int ROWS>
 static __global__ void __launch_bounds__(THREADS)
     router_open_kernel(const __grid_constant__ router_open_job job, const __grid_constant__ plane_input in) {
     extern __shared__ __align__(16) float rows[];
@@ -108,7 +109,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
     router_logits<ROWS>(
         job.router, (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, t0,
-        [&]() { norm_rows(job, t0, in.wide, weight, &s, rows); },
+        [&]() { norm_rows<ROWS>(job, t0, in.wide, weight, &s, rows); },
         [&](int r, int64_t k, float x[8]) {
             const float4 *from = (const float4 *)(rows + r * n + k);
             *(float4 *)x = from[0];
@@ -124,17 +125,25 @@ static __global__ void __launch_bounds__(THREADS)
     choose_and_group<PER>(job, (int32_t *)rows);
 }
 
-bool router_open(struct cuda_device *d, const struct router_open_job *job) {
-    int64_t n = job->router.x.n_col, n_row = job->router.x.n_row;
-    if (n > WIDEST || n % 8 != 0) return false;
-    size_t bytes = (size_t)(ROWS * n) * sizeof(float), lists = group_shared_bytes(pair_kinds(job->pairs));
+template <int PER, int ROWS>
+static void launch(struct cuda_device *d, const struct router_open_job *job, const struct plane_input &in) {
+    size_t bytes = (size_t)(ROWS * job->router.x.n_col) * sizeof(float);
+    size_t lists = group_shared_bytes(pair_kinds(job->pairs));
     if (lists > bytes) bytes = lists;
+    cudaFuncSetAttribute(router_open_kernel<PER, ROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    dim3 grid((unsigned)ceil_div(job->router.gate.n_out + 1, WARPS) + ROWS,
+              (unsigned)ceil_div(job->router.x.n_row, ROWS));
+    cuda_start(d, "experts, router and planes", router_open_kernel<PER, ROWS>, grid, THREADS, bytes, *job, in);
+}
+
+bool router_open(struct cuda_device *d, const struct router_open_job *job) {
+    if (job->router.x.n_col > WIDEST || job->router.x.n_col % 8 != 0) return false;
     struct plane_input in = plane_input_of(job->router.x, job->norm_weight, job->eps);
     in.wide = in.wide && rows_are_wide(job->router.x);
-    bool few = job->router.gate.n_out <= 8 * 32;
-    auto kernel = few ? router_open_kernel<8> : router_open_kernel<ROUTER_MOST / 32>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    dim3 grid((unsigned)ceil_div(job->router.gate.n_out + 1, WARPS) + ROWS, (unsigned)ceil_div(n_row, ROWS));
-    cuda_start(d, "experts, router and planes", kernel, grid, THREADS, bytes, *job, in);
+    bool few = job->router.gate.n_out <= 8 * 32, single = job->router.x.n_row == 1;
+    if (few)
+        (single ? launch<8, 1> : launch<8, MOST_ROWS>)(d, job, in);
+    else
+        (single ? launch<ROUTER_MOST / 32, 1> : launch<ROUTER_MOST / 32, MOST_ROWS>)(d, job, in);
     return true;
 }

@@ -17,7 +17,8 @@ void layer_delta(const struct walk *w, const struct layer_weights *weights, int6
                  {&weights->b, s->delta.b}},
     };
     w->ops->linear(w->device, &project);
-    struct conv_args conv = {
+    struct conv_delta_args mix;
+    mix.conv = (struct conv_args){
         .batch = w->batch,
         .m = s->delta.m,
         .weight = weights->conv,
@@ -26,8 +27,7 @@ void layer_delta(const struct walk *w, const struct layer_weights *weights, int6
         .ring_offset = run_ring_offset(run, nth),
         .out = s->delta.c,
     };
-    w->ops->conv(w->device, &conv);
-    struct delta_args delta = {
+    mix.delta = (struct delta_args){
         .batch = w->batch,
         .c = s->delta.c,
         .a = s->delta.a,
@@ -46,6 +46,10 @@ void layer_delta(const struct walk *w, const struct layer_weights *weights, int6
         .log_offset = run_log_offset(run, nth),
         .out = s->delta.out,
     };
-    w->ops->delta(w->device, &delta);
+    bool is_round = w->batch->form == FORM_ROWS;
+    if (!is_round || w->ops->conv_delta == NULL || !w->ops->conv_delta(w->device, &mix)) {
+        w->ops->conv(w->device, &mix.conv);
+        w->ops->delta(w->device, &mix.delta);
+    }
     layer_add(w, s->delta.out, &weights->out);
 }

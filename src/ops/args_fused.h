@@ -20,4 +20,10 @@ struct moe_args {
     struct experts_args experts;
 };
 
+// conv, and delta of its out, which may be written or not.
+struct conv_delta_args {
+    struct conv_args conv;
+    struct delta_args delta;
+};
+
 #endif

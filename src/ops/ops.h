@@ -44,6 +44,7 @@ struct ops {
     void (*block_attention)(struct device *, const struct block_attention_args *);
     // Several operations as one, where a backend gains by it; may be NULL.
     bool (*moe)(struct device *, const struct moe_args *);
+    bool (*conv_delta)(struct device *, const struct conv_delta_args *);
 };
 
 #endif
