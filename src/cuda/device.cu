@@ -125,7 +125,7 @@ static int64_t cuda_memory(struct device *base, int64_t *total_bytes) {
 
 static size_t scratch_need(const struct device_limits *l) {
     size_t (*const needs[])(const struct device_limits *) = {
-        need_linear, need_attention, need_delta, need_router, need_experts, need_draw, need_block_attention};
+        need_linear, need_attention, need_delta, need_router, need_experts, need_draw, need_block_attention, need_moe};
     size_t most = CUDA_ALIGN;
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
         if (needs[i](l) > most) most = needs[i](l);

@@ -5,7 +5,6 @@
 // Rounds with weights of the usual kind have 1 to 4 in fewer launches: experts_q4.cu.
 // Where a pair stands in a tile has no influence on its bits.
 #include "cuda/experts.cuh"
-#include "cuda/router_open.cuh"
 #include "cuda/tile_rows.cuh"
 #include "cuda/units_q4.cuh"
 #include <stdlib.h>
@@ -15,10 +14,10 @@
 #define GROUP_THREADS 1024
 
 static __global__ void __launch_bounds__(GROUP_THREADS)
-    group_kernel(struct pair_ids pairs, int tile_pairs, struct pair_groups groups) {
+    group_kernel(const int32_t *ids, int n_pair, int n_expert, int tile_pairs, struct pair_groups groups) {
     extern __shared__ int32_t shared[];
     begin_kernel();
-    group_pairs(pairs, tile_pairs, groups, shared);
+    group_pairs(ids, n_pair, n_expert, tile_pairs, groups, shared);
 }
 
 // h = silu(gate) * up in the terms of FORM_ROWS, zeros up to the stride.
@@ -33,16 +32,19 @@ static __global__ void activate_kernel(const float *gate, const float *up, int64
     }
 }
 
+struct combine_job {
+    struct tensor residual, shared_out, out;
+    const float *y, *weights, *shared; // y: [pair][H]
+    int n_used;
+};
+
 static __global__ void combine_kernel(const __grid_constant__ combine_job job) {
     begin_kernel();
     int64_t t = blockIdx.y, i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = job.out.n_col;
     if (i >= n) return;
     float sum = tensor_load(job.residual, t, i);
     for (int s = 0; s < job.n_used; s++) sum += job.weights[t * job.n_used + s] * job.y[(t * job.n_used + s) * n + i];
-    if (job.shared_out.data != NULL)
-        sum += job.shared[t] * tensor_load(job.shared_out, t, i);
-    else if (job.shared != NULL)
-        sum += job.shared[t] * job.y[((int64_t)gridDim.y * job.n_used + t) * n + i];
+    if (job.shared_out.data != NULL) sum += job.shared[t] * tensor_load(job.shared_out, t, i);
     tensor_store(job.out, t, i, sum);
 }
 
@@ -60,12 +62,8 @@ static int tile_pairs(enum form form) { return form == FORM_ROWS ? EXPERT_TILE_R
 
 static void carve_experts(struct carver *c, struct experts_layout *l, enum form form, int64_t n_row, int64_t n_used,
                           int64_t n_expert, int64_t hidden, int64_t width) {
-    int64_t n_pair = n_row * n_used, n_used_expert = n_pair < n_expert ? n_pair : n_expert;
-    l->most_tiles = n_pair / tile_pairs(form) + n_used_expert;
-    if (form == FORM_ROWS) { // the shared expert's
-        n_pair += n_row;
-        l->most_tiles += ceil_div(n_row, tile_pairs(form));
-    }
+    int64_t n_pair = n_row * n_used;
+    l->most_tiles = n_pair / tile_pairs(form) + (n_pair < n_expert ? n_pair : n_expert);
     if (form == FORM_ROWS) {
         carve_prepared(c, n_row, hidden, false, &l->x);
         carve_prepared(c, n_pair, width, false, &l->h);
@@ -91,7 +89,6 @@ size_t need_experts(const struct device_limits *l) {
     struct carver rows = {NULL, 0}, prompt = {NULL, 0};
     struct experts_layout e;
     carve_experts(&rows, &e, FORM_ROWS, l->max_round_rows, l->n_used, l->n_expert, l->max_in, l->expert_width);
-    carve(&rows, router_logits_bytes(l->max_round_rows, l->n_expert));
     carve_experts(&prompt, &e, FORM_PROMPT, l->max_rows, l->n_used, l->n_expert, l->max_in, l->expert_width);
     return rows.used > prompt.used ? rows.used : prompt.used;
 }
@@ -99,7 +96,7 @@ size_t need_experts(const struct device_limits *l) {
 static int64_t step_of(const void *a, const void *b) { return (const char *)b - (const char *)a; }
 
 // A model's experts lie one after another; only where they do not is a table sent, from pageable memory, which waits.
-static struct expert_weights find_weights(struct cuda_device *d, const struct weight *w, int n, const char **table) {
+struct expert_weights find_expert_weights(struct cuda_device *d, const struct weight *w, int n, const char **table) {
     struct expert_weights x;
     memset(&x, 0, sizeof x);
     x.first = weight_view_of(&w[0]);
@@ -180,9 +177,8 @@ static void activate(struct cuda_device *d, enum form form, int64_t n_pair, int6
 static void run_any(struct cuda_device *d, const struct experts_args *a, const struct expert_matrices *w,
                     const struct experts_layout *l) {
     int64_t n_pair = a->x.n_row * a->n_used, width = w->gate.first.n_out;
-    struct pair_ids pairs = {a->ids, (int)n_pair, 0, a->n_expert};
-    cuda_start(d, "experts, groups", group_kernel, dim3(1), GROUP_THREADS, group_shared_bytes(a->n_expert), pairs,
-               tile_pairs(a->form), l->groups);
+    cuda_start(d, "experts, groups", group_kernel, dim3(1), GROUP_THREADS, group_shared_bytes(a->n_expert), a->ids,
+               (int)n_pair, a->n_expert, tile_pairs(a->form), l->groups);
 
     struct expert_product p;
     memset(&p, 0, sizeof p);
@@ -207,19 +203,6 @@ static void run_any(struct cuda_device *d, const struct experts_args *a, const s
     run_product(d, a->form, &p, l->most_tiles);
 }
 
-static struct expert_matrices find_matrices(struct cuda_device *d, const struct experts_args *a, const char **table) {
-    struct expert_matrices w = {};
-    w.gate = find_weights(d, a->gate, a->n_expert, table);
-    w.up = find_weights(d, a->up, a->n_expert, table + 3 * a->n_expert);
-    w.down = find_weights(d, a->down, a->n_expert, table + 6 * a->n_expert);
-    return w;
-}
-
-static void sum_experts(struct cuda_device *d, const struct combine_job &job) {
-    dim3 grid((unsigned)ceil_div(job.out.n_col, THREADS), (unsigned)job.out.n_row);
-    cuda_start(d, "experts, sums", combine_kernel, grid, THREADS, 0, job);
-}
-
 void cuda_experts(struct device *base, const struct experts_args *a) {
     struct cuda_device *d = cuda_of(base);
     int64_t n_row = a->x.n_row, hidden = a->x.n_col, width = a->gate[0].n_out;
@@ -228,57 +211,15 @@ void cuda_experts(struct device *base, const struct experts_args *a) {
     struct experts_layout l;
     carve_experts(&c, &l, a->form, n_row, a->n_used, a->n_expert, hidden, width);
     scratch_done(d, &c);
-    struct expert_matrices w = find_matrices(d, a, l.table);
+    struct expert_matrices w = {find_expert_weights(d, a->gate, a->n_expert, l.table),
+                                find_expert_weights(d, a->up, a->n_expert, l.table + 3 * a->n_expert),
+                                find_expert_weights(d, a->down, a->n_expert, l.table + 6 * a->n_expert)};
     struct expert_q4_room room = {l.planes, l.gate, l.up, l.y, l.groups, l.most_tiles};
-    if (a->form == FORM_ROWS && experts_q4_fit(&w)) {
-        experts_q4_open(d, a, &room);
-        experts_q4_pairs(d, a, &w, &room);
-    } else {
+    if (a->form == FORM_ROWS && experts_q4_fit(&w))
+        experts_q4_rows(d, a, &w, &room);
+    else
         run_any(d, a, &w, &l);
-    }
-    const float *shared = a->shared_out.data != NULL ? a->shared : NULL;
-    sum_experts(d, (struct combine_job){a->residual, a->shared_out, a->out, l.y, a->weights, shared, a->n_used});
-}
-
-// ---- the whole block in a round: router and shared expert go with the experts ----
-
-// A shared expert's matrix that can be one of the experts': of the usual kind, and as large.
-static bool is_as(const struct expert_weights &experts, const struct weight_view &w) {
-    return is_usual_q4(w) && w.n_in == experts.first.n_in && w.n_out == experts.first.n_out;
-}
-
-static bool find_shared(const struct moe_args *a, struct expert_matrices *w) {
-    w->has_shared = true;
-    w->shared_gate = weight_view_of(a->gate);
-    w->shared_up = weight_view_of(a->up);
-    w->shared_down = weight_view_of(a->down);
-    return is_as(w->gate, w->shared_gate) && is_as(w->up, w->shared_up) && is_as(w->down, w->shared_down);
-}
-
-bool cuda_moe(struct device *base, const struct moe_args *a) {
-    struct cuda_device *d = cuda_of(base);
-    const struct experts_args *e = &a->experts;
-    int64_t n_row = e->x.n_row, hidden = e->x.n_col, width = e->gate[0].n_out;
-    if (d->failure != cudaSuccess || n_row == 0) return true;
-    if (e->form != FORM_ROWS || a->router.shared_gate == NULL) return false;
-    struct carver c = scratch_of(d);
-    struct experts_layout l;
-    carve_experts(&c, &l, FORM_ROWS, n_row, e->n_used, e->n_expert, hidden, width);
-    struct router_open_job open = {};
-    open.router = router_job_of(d, &a->router, &c);
-    scratch_done(d, &c);
-    struct expert_matrices w = find_matrices(d, e, l.table);
-    if (!experts_q4_fit(&w) || !find_shared(a, &w)) return false;
-    open.router.x = a->norm.x;
-    open.norm_weight = a->norm.weight;
-    open.eps = a->norm.eps;
-    open.planes = l.planes;
-    open.groups = l.groups;
-    open.pairs = (struct pair_ids){e->ids, (int)n_row * e->n_used, (int)n_row, e->n_expert};
-    if (!router_open(d, &open)) return false;
-    struct expert_q4_room room = {l.planes, l.gate, l.up, l.y, l.groups, l.most_tiles};
-    experts_q4_pairs(d, e, &w, &room);
-    struct tensor none = {};
-    sum_experts(d, (struct combine_job){e->residual, none, e->out, l.y, e->weights, e->shared, e->n_used});
-    return true;
+    struct combine_job job = {a->residual, a->shared_out, a->out, l.y, a->weights, a->shared, a->n_used};
+    cuda_start(d, "experts, sums", combine_kernel, dim3((unsigned)ceil_div(hidden, THREADS), (unsigned)n_row), THREADS,
+               0, job);
 }

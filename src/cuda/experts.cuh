@@ -13,7 +13,7 @@ struct pair_tile {
 };
 
 struct pair_groups {
-    int32_t *list;          // [T * n_used], or with the shared expert [T * (n_used + 1)]
+    int32_t *list;          // [T * n_used]
     struct pair_tile *tile; // [most_tiles]
     int32_t *n_tile;
 };
@@ -68,6 +68,11 @@ __device__ __forceinline__ void group_pairs(const struct pair_ids &p, int tile_p
     for (int i = thread; i < n_pair; i += n_thread) groups.list[atomicAdd(&first[expert_of_pair(p, i)], 1)] = i;
 }
 
+__device__ __forceinline__ void group_pairs(const int32_t *ids, int n_pair, int n_expert, int tile_pairs,
+                                            const struct pair_groups &groups, int32_t *shared) {
+    group_pairs((struct pair_ids){ids, n_pair, 0, n_expert}, tile_pairs, groups, shared);
+}
+
 // The experts' matrices of one kind: alike in everything but their place. They lie at equal distances, or else a table
 // has their addresses.
 struct expert_weights {
@@ -76,6 +81,9 @@ struct expert_weights {
     const char *const *table; // [n_expert][3] on the device, or NULL
     bool usual;               // all of them are of the usual kind (units_q4.cuh)
 };
+
+// `table` has room for 3 n addresses.
+struct expert_weights find_expert_weights(struct cuda_device *d, const struct weight *w, int n, const char **table);
 
 __device__ __forceinline__ struct weight_view weight_of_expert(const struct expert_weights &w, int e) {
     struct weight_view v = w.first;
@@ -104,11 +112,9 @@ struct expert_product {
 void experts_product_rows(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles);
 void experts_product_prompt(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles);
 
-// FORM_ROWS where all weights are of the usual kind: experts_q4.cu. The shared expert may be one of the experts.
+// FORM_ROWS where all weights are of the usual kind: experts_q4.cu.
 struct expert_matrices {
     struct expert_weights gate, up, down;
-    bool has_shared;
-    struct weight_view shared_gate, shared_up, shared_down;
 };
 struct expert_q4_room {
     struct plane_rows x;
@@ -116,20 +122,11 @@ struct expert_q4_room {
     struct pair_groups groups;
     int64_t most_tiles;
 };
-// The sum over a row's experts: residual, experts in slot order, and the shared expert, which is in shared_out or,
-// where that has no data, among the pairs. shared: NULL without a shared expert. y: [pair][H].
-struct combine_job {
-    struct tensor residual, shared_out, out;
-    const float *y, *weights, *shared;
-    int n_used;
-};
 
 bool experts_q4_fit(const struct expert_matrices *w);
-// Planes of the rows, and the groups.
-void experts_q4_open(struct cuda_device *d, const struct experts_args *a, const struct expert_q4_room *room);
-// gate, up and y of all pairs, from planes and groups.
-void experts_q4_pairs(struct cuda_device *d, const struct experts_args *a, const struct expert_matrices *w,
-                      const struct expert_q4_room *room);
+// y of all pairs.
+void experts_q4_rows(struct cuda_device *d, const struct experts_args *a, const struct expert_matrices *w,
+                     const struct expert_q4_room *room);
 
 #define EXPERT_TILE_ROWS   8  // pairs of a tile in FORM_ROWS
 #define EXPERT_TILE_PROMPT 64 // and in FORM_PROMPT

@@ -13,20 +13,18 @@
 
 static __global__ void __launch_bounds__(PLANES_THREADS)
     experts_open_kernel(const __grid_constant__ plane_input in, const __grid_constant__ plane_rows x,
-                        const __grid_constant__ pair_ids pairs, const __grid_constant__ pair_groups groups) {
+                        const int32_t *ids, int n_pair, int n_expert, const __grid_constant__ pair_groups groups) {
     extern __shared__ int32_t lists[];
     __shared__ uint2 room[PLANES_THREADS / 32];
     begin_kernel();
     if (blockIdx.x == 0)
-        group_pairs(pairs, EXPERT_TILE_ROWS, groups, lists);
+        group_pairs(ids, n_pair, n_expert, EXPERT_TILE_ROWS, groups, lists);
     else
         make_planes<PLANES_TILE>(in, blockIdx.x - 1, planes_of_row(x, blockIdx.x - 1), room);
 }
 
 struct experts_q4_job {
     struct expert_weights w[2];                           // gate and up, or down
-    struct weight_view shared[2];                         // of expert n_expert
-    int n_expert, n_pair;                                 // pairs with other experts than that
     int n_matrix, n_used, n_unit, tile_outputs, n_across; // n_across: tiles of outputs of one matrix
     struct plane_rows x;                                  // of rows
     const float *gate, *up;                               // of pairs
@@ -57,14 +55,8 @@ struct experts_q4_work {
     __device__ __forceinline__ int n_column(int tile) const { return experts_place(job, tile).tile.n; }
     __device__ __forceinline__ struct q4_matrix matrix(int tile, int place) const {
         struct experts_q4_place at = experts_place(job, tile);
-        return matrix_of(at.tile.expert, at.matrix, (int64_t)at.across * job.tile_outputs + place * 16);
-    }
-    __device__ __forceinline__ struct q4_matrix matrix_of(int expert, int matrix, int64_t output) const {
-        if (expert == job.n_expert) return q4_matrix_of(job.shared[matrix], output);
-        return q4_matrix_of(weight_of_expert(job.w[matrix], expert), output);
-    }
-    __device__ __forceinline__ int row_of(int pair) const {
-        return pair < job.n_pair ? pair / job.n_used : pair - job.n_pair;
+        return q4_matrix_of(weight_of_expert(job.w[at.matrix], at.tile.expert),
+                            (int64_t)at.across * job.tile_outputs + place * 16);
     }
     __device__ __forceinline__ void begin() const {}
     __device__ __forceinline__ int pair_of(const struct pair_tile &t, int n) const {
@@ -82,10 +74,10 @@ struct experts_q4_work {
 struct widen_work : experts_q4_work {
     __device__ __forceinline__ void rows(int tile, struct q4_rows<1> *r) const {
         int pair = pair_of(experts_place(job, tile).tile, threadIdx.x % 32 / 4);
-        q4_take_row(planes_of_row(job.x, row_of(pair)), &r->x[0], &r->sums[0]);
+        q4_take_row(planes_of_row(job.x, pair / job.n_used), &r->x[0], &r->sums[0]);
     }
     __device__ __forceinline__ void store(int tile, int m, int n, float sum) const {
-        put(tile, m, n, sum, job.x.scales[row_of(pair_of(experts_place(job, tile).tile, n))]);
+        put(tile, m, n, sum, job.x.scales[pair_of(experts_place(job, tile).tile, n) / job.n_used]);
     }
 };
 
@@ -186,45 +178,27 @@ static void launch(struct cuda_device *d, const char *name, void (*kernel)(const
     cuda_start(d, name, kernel, dim3(n_block), Q4_THREADS, bytes, *job);
 }
 
-void experts_q4_open(struct cuda_device *d, const struct experts_args *a, const struct expert_q4_room *room) {
-    int n_row = (int)a->x.n_row;
-    struct pair_ids pairs = {a->ids, n_row * a->n_used, 0, a->n_expert};
-    cuda_start(d, "experts, planes and groups", experts_open_kernel, dim3((unsigned)n_row + 1), PLANES_THREADS,
-               group_shared_bytes(a->n_expert), plane_input_of(a->x, NULL, 0), room->x, pairs, room->groups);
-}
-
-static void fill_job(struct experts_q4_job *job, const struct experts_args *a, const struct expert_matrices *w,
+void experts_q4_rows(struct cuda_device *d, const struct experts_args *a, const struct expert_matrices *w,
                      const struct expert_q4_room *room) {
-    job->n_used = a->n_used;
-    job->n_expert = a->n_expert;
-    job->n_pair = (int)a->x.n_row * a->n_used;
-    job->groups = room->groups;
-    job->x = room->x;
-    job->w[0] = w->gate;
-    job->w[1] = w->up;
-    if (w->has_shared) job->shared[0] = w->shared_gate;
-    if (w->has_shared) job->shared[1] = w->shared_up;
-    job->n_matrix = 2;
-    job->y[0] = room->gate;
-    job->y[1] = room->up;
-}
-
-static void turn_to_down(struct experts_q4_job *job, const struct expert_matrices *w,
-                         const struct expert_q4_room *room) {
-    job->w[0] = w->down;
-    if (w->has_shared) job->shared[0] = w->shared_down;
-    job->n_matrix = 1;
-    job->gate = room->gate;
-    job->up = room->up;
-    job->y[0] = room->y;
-}
-
-void experts_q4_pairs(struct cuda_device *d, const struct experts_args *a, const struct expert_matrices *w,
-                      const struct expert_q4_room *room) {
+    int64_t n_row = a->x.n_row, hidden = a->x.n_col, width = w->gate.first.n_out;
+    cuda_start(d, "experts, planes and groups", experts_open_kernel, dim3((unsigned)n_row + 1), PLANES_THREADS,
+               group_shared_bytes(a->n_expert), plane_input_of(a->x, NULL, 0), room->x, a->ids, (int)n_row * a->n_used,
+               a->n_expert, room->groups);
     struct experts_q4_job job = {};
-    fill_job(&job, a, w, room);
-    launch(d, "experts, gate and up", experts_widen_kernel, &job, a->x.n_col, room->most_tiles, 0);
-    turn_to_down(&job, w, room);
-    launch(d, "experts, down", experts_narrow_kernel, &job, w->down.first.n_in, room->most_tiles,
+    job.n_used = a->n_used;
+    job.groups = room->groups;
+    job.x = room->x;
+    job.w[0] = w->gate;
+    job.w[1] = w->up;
+    job.n_matrix = 2;
+    job.y[0] = room->gate;
+    job.y[1] = room->up;
+    launch(d, "experts, gate and up", experts_widen_kernel, &job, hidden, room->most_tiles, 0);
+    job.w[0] = w->down;
+    job.n_matrix = 1;
+    job.gate = room->gate;
+    job.up = room->up;
+    job.y[0] = room->y;
+    launch(d, "experts, down", experts_narrow_kernel, &job, width, room->most_tiles,
            (size_t)narrow_bytes(w->down.first.n_group));
 }

@@ -13,6 +13,7 @@ size_t need_delta(const struct device_limits *l);
 size_t need_router(const struct device_limits *l);
 size_t need_experts(const struct device_limits *l);
 size_t need_block_attention(const struct device_limits *l);
+size_t need_moe(const struct device_limits *l);
 size_t need_draw(const struct device_limits *l);
 size_t draw_list_bytes(const struct device_limits *l);
 bool draw_open(struct cuda_device *d, const struct device_limits *l);

@@ -4,11 +4,12 @@
 
 #include "cuda/router.cuh"
 
-// The choice for one row by one warp: a lane has every 32nd expert. A key is a probability's bits and 1; 0 is an expert
-// that is not there, or is taken. Ties go to the lower id.
-template <int PER> static __device__ __forceinline__ void router_choose(const struct router_job &job, int64_t t) {
-    int n = (int)job.gate.n_out, lane = threadIdx.x % 32;
-    const float *logits = job.logits + t * (n + 1);
+// The choice among n experts of one row by one warp: a lane has every 32nd expert. A key is a probability's bits and 1;
+// 0 is an expert that is not there, or is taken. Ties go to the lower id. put(s, id, p) is called by all lanes, in the
+// order of the slots; the sum of the probabilities chosen is returned.
+template <int PER, typename PUT>
+static __device__ __forceinline__ float choose_experts(const float *logits, int n, int n_used, PUT put) {
+    int lane = threadIdx.x % 32;
     float p[PER], most = -INFINITY, sum = 0;
 #pragma unroll
     for (int i = 0; i < PER; i++) {
@@ -25,9 +26,8 @@ template <int PER> static __device__ __forceinline__ void router_choose(const st
     uint32_t key[PER];
 #pragma unroll
     for (int i = 0; i < PER; i++) key[i] = lane + 32 * i < n ? __float_as_uint(p[i] / sum) + 1 : 0;
-    float chosen = 0, mine = 0; // mine: of the slot that this lane writes
-    int mine_id = 0;
-    for (int s = 0; s < job.n_used; s++) {
+    float chosen = 0;
+    for (int s = 0; s < n_used; s++) {
         uint32_t best = 0;
         int id = n;
 #pragma unroll
@@ -43,19 +43,22 @@ template <int PER> static __device__ __forceinline__ void router_choose(const st
             if (id == lane + 32 * i) key[i] = 0;
         float value = __uint_as_float(top - 1);
         chosen += value;
-        if (lane == s % 32) {
-            mine = value;
-            mine_id = id;
-        }
-        if (s % 32 == 31 || s + 1 == job.n_used) {
-            int64_t slot = t * job.n_used + s / 32 * 32 + lane;
-            if (s / 32 * 32 + lane <= s) {
-                job.ids[slot] = mine_id;
-                job.weights[slot] = mine;
-            }
-        }
+        put(s, id, value);
     }
-    for (int s = lane; s < job.n_used; s += 32) job.weights[t * job.n_used + s] /= chosen;
+    return chosen;
+}
+
+template <int PER> static __device__ __forceinline__ void router_choose(const struct router_job &job, int64_t t) {
+    int n = (int)job.gate.n_out, lane = threadIdx.x % 32;
+    const float *logits = job.logits + t * (n + 1);
+    int32_t *ids = job.ids + t * job.n_used;
+    float *weights = job.weights + t * job.n_used;
+    float chosen = choose_experts<PER>(logits, n, job.n_used, [&](int s, int id, float p) {
+        if (lane != s % 32) return;
+        ids[s] = id;
+        weights[s] = p;
+    });
+    for (int s = lane; s < job.n_used; s += 32) weights[s] /= chosen;
     if (lane == 0 && job.has_shared) job.shared[t] = sigmoid_of(__ldcg(logits + n));
 }
 

@@ -1,0 +1,170 @@
+// Experts of a single row (moe.cuh): every block makes what it needs of the row, and the choice, itself, and weights are
+// on their way while that happens. What a kernel reads before it waits is there when the kernel before has begun to
+// work: each lets the next one start only when it has waited itself.
+#include "cuda/moe.cuh"
+#include "cuda/router_choice.cuh"
+
+#define WIDEN_WARPS  12
+#define WIDEN_AHEAD  3 // outputs of a warp, or as many as it has at once, whose weights are fetched together
+#define DOWN_WARPS   8
+#define DOWN_QUADS   4 // sets of outputs of a block; its other warps have other pairs
+#define DOWN_HALVES  (DOWN_WARPS / DOWN_QUADS)
+#define DOWN_AHEAD   5 // pairs of a warp whose weights are fetched together
+#define DOWN_VECTORS 5 // of four activations that a thread loads together
+
+struct choice {
+    int32_t ids[MOE_MOST_PAIRS];
+    float weights[MOE_MOST_PAIRS]; // of the shared expert, too
+};
+
+// By one warp.
+template <int PER> static __device__ __forceinline__ void take_choice(const struct moe_job &job, struct choice *c) {
+    const float *logits = job.router.logits;
+    int lane = threadIdx.x % 32, mine = job.n_expert;
+    float weight = 0, shared = __ldcg(logits + job.n_expert);
+    float chosen = choose_experts<PER>(logits, job.n_expert, job.n_used, [&](int s, int id, float p) {
+        if (lane != s) return;
+        mine = id;
+        weight = p;
+    });
+    c->ids[lane] = mine;
+    c->weights[lane] = lane < job.n_used ? weight / chosen : sigmoid_of(shared);
+}
+
+static __device__ __forceinline__ void store_choice(const struct moe_job &job, const struct choice &c) {
+    int lane = threadIdx.x % 32;
+    if (lane < job.n_used) {
+        job.router.ids[lane] = c.ids[lane];
+        job.router.weights[lane] = c.weights[lane];
+    }
+    if (lane == job.n_used) job.router.shared[0] = c.weights[lane];
+}
+
+// ---- gate and up: a warp has an output of each, or as many as there are spans in it ----
+
+struct widen_item {
+    int pair, output;
+    struct moe_codes gate, up;
+};
+
+static __device__ __forceinline__ void open_item(const struct moe_job &job, const struct choice &c, int item,
+                                                 int n_item, int span, struct widen_item *w) {
+    int lane = threadIdx.x % 32, group = lane % span, width = job.h_groups * MOE_GROUP, n_across = width * span / 32;
+    w->pair = item / n_across;
+    w->output = item % n_across * (32 / span) + lane / span;
+    if (item >= n_item || group >= job.x_groups) return;
+    int expert = c.ids[w->pair];
+    struct moe_matrix gate = moe_matrix_of_expert(job.gate, job.shared_gate, expert, job.n_expert);
+    struct moe_matrix up = moe_matrix_of_expert(job.up, job.shared_up, expert, job.n_expert);
+    moe_fetch(gate, w->output, job.x_groups, group, &w->gate);
+    moe_fetch(up, w->output, job.x_groups, group, &w->up);
+}
+
+template <int PER>
+static __global__ void __launch_bounds__(32 * WIDEN_WARPS) moe_widen_kernel(const __grid_constant__ moe_job job) {
+    __shared__ struct moe_group x[MOE_MOST_GROUPS];
+    __shared__ struct choice c;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, span = moe_span(job.x_groups), group = lane % span;
+    int width = job.h_groups * MOE_GROUP, n_item = (job.n_used + 1) * width * span / 32;
+    moe_take_row(job, 0, x);
+    wait_for_earlier();
+    let_next_start();
+    if (warp == 0) {
+        take_choice<PER>(job, &c);
+        __syncwarp();
+        if (blockIdx.x == 0) store_choice(job, c);
+    }
+    __syncthreads();
+    float factor = moe_norm_factor(x, job.x_groups, job.eps);
+    int step = (int)gridDim.x * WIDEN_WARPS;
+    for (int first = (int)blockIdx.x * WIDEN_WARPS + warp; first < n_item; first += WIDEN_AHEAD * step) {
+        struct widen_item w[WIDEN_AHEAD];
+#pragma unroll
+        for (int k = 0; k < WIDEN_AHEAD; k++) open_item(job, c, first + k * step, n_item, span, &w[k]);
+#pragma unroll
+        for (int k = 0; k < WIDEN_AHEAD; k++) {
+            if (first + k * step >= n_item) break;
+            bool exists = group < job.x_groups;
+            float gate = moe_span_sum(exists ? moe_multiply(w[k].gate, &x[group]) : 0.0f, span) * factor;
+            float up = moe_span_sum(exists ? moe_multiply(w[k].up, &x[group]) : 0.0f, span) * factor;
+            if (group == 0) job.h[(int64_t)w[k].pair * width + w[k].output] = silu_of(gate) * up;
+        }
+    }
+}
+
+// ---- down and the sums: a block has some outputs of all pairs ----
+
+// All pairs' activations in groups.
+static __device__ __forceinline__ void take_activations(const struct moe_job &job, struct moe_group *h) {
+    constexpr int THREADS = 32 * DOWN_WARPS;
+    int n = (job.n_used + 1) * job.h_groups * 16;
+    for (int first = threadIdx.x; first < n; first += DOWN_VECTORS * THREADS) {
+        float4 v[DOWN_VECTORS];
+#pragma unroll
+        for (int k = 0; k < DOWN_VECTORS; k++)
+            if (first + k * THREADS < n) v[k] = __ldcg((const float4 *)job.h + first + k * THREADS);
+#pragma unroll
+        for (int k = 0; k < DOWN_VECTORS; k++)
+            if (first + k * THREADS < n) moe_make_group(v[k], 0, true, h + (first + k * THREADS) / 16);
+    }
+}
+
+template <int PER>
+static __global__ void __launch_bounds__(32 * DOWN_WARPS) moe_down_kernel(const __grid_constant__ moe_job job) {
+    extern __shared__ __align__(16) char memory[];
+    __shared__ struct choice c;
+    let_next_start();
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = warp % DOWN_QUADS, n_all = job.n_used + 1;
+    int span = moe_span(job.h_groups), group = lane % span, rows = 32 / span, block_rows = DOWN_QUADS * rows;
+    int hidden = (int)job.out.n_col, output = (int)blockIdx.x * block_rows + quad * rows + lane / span;
+    struct moe_group *h = (struct moe_group *)memory;
+    float *parts = (float *)(h + n_all * job.h_groups);        // [pair][block_rows]
+    int own = (int)blockIdx.x * block_rows + (int)threadIdx.x; // of the sums
+    bool sums = (int)threadIdx.x < block_rows && own < hidden;
+    if (warp == 0) take_choice<PER>(job, &c);
+    float sum = sums ? tensor_load(job.residual, 0, own) : 0.0f;
+    __syncthreads();
+    bool exists = group < job.h_groups && output < hidden, is_first = true;
+    for (int first = warp / DOWN_QUADS; first < n_all; first += DOWN_AHEAD * DOWN_HALVES) {
+        struct moe_codes codes[DOWN_AHEAD];
+#pragma unroll
+        for (int k = 0; k < DOWN_AHEAD; k++) {
+            int pair = first + k * DOWN_HALVES;
+            if (pair >= n_all || !exists) continue;
+            moe_fetch(moe_matrix_of_expert(job.down, job.shared_down, c.ids[pair], job.n_expert), output, job.h_groups,
+                      group, &codes[k]);
+        }
+        if (is_first) { // as for all warps: each has a pair
+            wait_for_earlier();
+            take_activations(job, h);
+            __syncthreads();
+            is_first = false;
+        }
+#pragma unroll
+        for (int k = 0; k < DOWN_AHEAD; k++) {
+            int pair = first + k * DOWN_HALVES;
+            if (pair >= n_all) break;
+            float y = moe_span_sum(exists ? moe_multiply(codes[k], &h[pair * job.h_groups + group]) : 0.0f, span);
+            if (group == 0) parts[pair * block_rows + quad * rows + lane / span] = y;
+        }
+    }
+    __syncthreads();
+    if (!sums) return;
+    for (int pair = 0; pair < n_all; pair++) sum = fmaf(c.weights[pair], parts[pair * block_rows + threadIdx.x], sum);
+    tensor_store(job.out, 0, own, sum);
+}
+
+void moe_one(struct cuda_device *d, const struct moe_job *job) {
+    bool few = job->n_expert <= 8 * 32;
+    int n_all = job->n_used + 1;
+    int64_t rows = 32 / moe_span(job->h_groups) * DOWN_QUADS, width = (int64_t)job->h_groups * MOE_GROUP;
+    int64_t n_item = n_all * width * moe_span(job->x_groups) / 32, n_block = ceil_div(n_item, WIDEN_WARPS);
+    if (n_block > d->n_processors) n_block = d->n_processors;
+    cuda_start(d, "experts, gate and up of a row", few ? moe_widen_kernel<8> : moe_widen_kernel<ROUTER_MOST / 32>,
+               dim3((unsigned)n_block), 32 * WIDEN_WARPS, 0, *job);
+    size_t bytes = (size_t)(n_all * job->h_groups) * sizeof(struct moe_group) + (size_t)(n_all * rows) * sizeof(float);
+    auto down = few ? moe_down_kernel<8> : moe_down_kernel<ROUTER_MOST / 32>;
+    cudaFuncSetAttribute(down, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cuda_start(d, "experts, down of a row", down, dim3((unsigned)ceil_div(job->out.n_col, rows)), 32 * DOWN_WARPS,
+               bytes, *job);
+}

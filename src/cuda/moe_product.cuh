@@ -1,0 +1,126 @@
+// Owns the arithmetic of experts in rounds (moe.cuh). A group of 64 inputs is one lane's: their codes are two loads, and
+// an output of 32 groups or fewer is one warp's, or one of several that a warp has at once. Inputs are integers of 16
+// bits with one scale a group, in two planes of int8, so that a group's sum is an integer, and exact.
+#ifndef TF_CUDA_MOE_PRODUCT_CUH
+#define TF_CUDA_MOE_PRODUCT_CUH
+
+#include "cuda/weights.cuh"
+
+#define MOE_GROUP   64
+#define MOE_LARGEST 32639.0f // 127 * 256 + 127
+
+// A group of a row, 144 bytes apart, so that lanes with neighbouring groups meet different banks. planes[j]: of inputs
+// 8 j to 8 j + 7, the even ones' high and low bytes, then the odd ones'.
+struct __align__(16) moe_group {
+    uint4 planes[8];
+    float scale, sum; // from integers back; of the integers
+    float squares;    // of the inputs as they were before their norm's weight
+    float unused;
+};
+
+// Sixteen neighbouring lanes make a group of their 64 inputs, four each: v. All lanes of a warp call it together.
+__device__ __forceinline__ void moe_make_group(float4 v, float squares, bool exists, struct moe_group *to) {
+    int c = threadIdx.x % 16;
+    uint32_t top = max(max(__float_as_uint(fabsf(v.x)), __float_as_uint(fabsf(v.y))),
+                       max(__float_as_uint(fabsf(v.z)), __float_as_uint(fabsf(v.w))));
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) {
+        top = max(top, __shfl_xor_sync(0xffffffffu, top, step));
+        squares += __shfl_xor_sync(0xffffffffu, squares, step);
+    }
+    float largest = __uint_as_float(top), forth = 0, back = 0;
+    if (top >= 0x7f800000u)
+        back = __uint_as_float(0x7fffffffu); // something that is no number: none comes out
+    else if (largest >= 1e-30f) {
+        forth = MOE_LARGEST / largest;
+        back = largest / MOE_LARGEST;
+    }
+    int q[4] = {__float2int_rn(v.x * forth), __float2int_rn(v.y * forth), __float2int_rn(v.z * forth),
+                __float2int_rn(v.w * forth)};
+    int sum = (q[0] + q[1]) + (q[2] + q[3]);
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (!exists) return;
+    uint16_t *word = (uint16_t *)&to->planes[c / 2] + c % 2;
+#pragma unroll
+    for (int odd = 0; odd < 2; odd++) {
+        int a = q[odd], b = q[2 + odd], high_a = (a + 128) >> 8, high_b = (b + 128) >> 8;
+        word[4 * odd] = (uint16_t)((high_a & 0xff) | (high_b & 0xff) << 8);
+        word[4 * odd + 2] = (uint16_t)((a & 0xff) | (b & 0xff) << 8);
+    }
+    if (c != 0) return;
+    to->scale = back;
+    to->sum = (float)sum;
+    to->squares = squares;
+}
+
+// What a row's outputs are multiplied with by its norm. By any warp, when all groups are there.
+__device__ __forceinline__ float moe_norm_factor(const struct moe_group *row, int n_group, float eps) {
+    float squares = (int)threadIdx.x % 32 < n_group ? row[threadIdx.x % 32].squares : 0.0f;
+    return rsqrtf(warp_sum(squares) / (float)(n_group * MOE_GROUP) + eps);
+}
+
+// A matrix of the usual kind (units_q4.cuh) as its lanes see it.
+struct moe_matrix {
+    const char *data, *scales, *biases;
+};
+static inline struct moe_matrix moe_matrix_of(const struct weight_view &w) {
+    return (struct moe_matrix){w.data, w.scales, w.biases};
+}
+
+// A group's codes, scale and bias.
+struct moe_codes {
+    uint4 a, b;
+    uint32_t scale, bias;
+};
+
+__device__ __forceinline__ uint4 moe_load(const char *from) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+    return v;
+}
+
+// Group `group` of row `row`, counted over the matrix.
+__device__ __forceinline__ void moe_fetch(const struct moe_matrix &w, int64_t row, int n_group, int group,
+                                          struct moe_codes *c) {
+    int64_t at = row * n_group + group;
+    c->a = moe_load(w.data + at * 32);
+    c->b = moe_load(w.data + at * 32 + 16);
+    c->scale = __ldg((const uint16_t *)w.scales + at);
+    c->bias = __ldg((const uint16_t *)w.biases + at);
+}
+
+// The group's part of an output.
+__device__ __forceinline__ float moe_multiply(const struct moe_codes &c, const struct moe_group *x) {
+    const uint32_t low = 0x0f0f0f0fu, words[8] = {c.a.x, c.a.y, c.a.z, c.a.w, c.b.x, c.b.y, c.b.z, c.b.w};
+    int high_sum = 0, low_sum = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        uint4 p = x->planes[j];
+        int even = (int)(words[j] & low), odd = (int)(words[j] >> 4 & low);
+        high_sum = __dp4a((int)p.x, even, high_sum);
+        low_sum = __dp4a((int)p.y, even, low_sum);
+        high_sum = __dp4a((int)p.z, odd, high_sum);
+        low_sum = __dp4a((int)p.w, odd, low_sum);
+    }
+    float scale = __uint_as_float(c.scale << 16), bias = __uint_as_float(c.bias << 16);
+    float4 note = *(const float4 *)&x->scale;
+    return __fmul_rn(note.x, fmaf(scale, (float)(high_sum * 256 + low_sum), __fmul_rn(bias, note.y)));
+}
+
+// Lanes that share an output: a power of two.
+static __host__ __device__ inline int moe_span(int n_group) {
+    int span = 1;
+    while (span < n_group) span *= 2;
+    return span;
+}
+
+// Over the lanes of a span; each gets it.
+__device__ __forceinline__ float moe_span_sum(float x, int span) {
+    for (int step = span / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+#endif
