@@ -8,8 +8,8 @@
 #define THREADS 128
 #define QUERIES 16
 
-// BUFFERS: of keys and of values. With two of each a tile is on its way while another is worked on; with one, values are
-// on their way while scores are made, and the other way round.
+// BUFFERS: of keys and of values. With two of each a tile is on its way while another is worked on; with one, values
+// are on their way while scores are made, and the other way round.
 template <int D, int BUFFERS> struct rows_shared {
     char q[QUERIES * D * 2], k[BUFFERS][CUDA_TILE_KEYS * D * 2], v[BUFFERS][CUDA_TILE_KEYS * D * 2];
     char p[QUERIES * CUDA_TILE_KEYS * 2]; // weights as bf16
@@ -93,27 +93,28 @@ __device__ __forceinline__ void add_values(struct rows_shared<D, BUFFERS> *s, in
     }
 }
 
-// The chunk's results of this block's queries.
+// The chunk's results of this block's queries: a thread has two of them, and pairs of columns of each.
 template <int D, int N, int BUFFERS>
 __device__ __forceinline__ void store_parts(const struct attention_job &job, const struct lane_entry &lane,
                                             const struct rows_shared<D, BUFFERS> *s, int query0, int kv_head,
                                             int n_chunk, const float acc[N][2][4]) {
-    int n_query = lane.n_row * job.r;
-    int l = threadIdx.x % 32;
-    for (int n = 0; n < N; n++)
-        for (int i = 0; i < 8; i++) {
-            int q = query0 + l / 4 + i / 2 % 2 * 8,
-                col = (threadIdx.x / 32 + 4 * n) * 16 + i / 4 * 8 + 2 * (l % 4) + i % 2;
-            if (q >= n_query || col >= D) continue;
-            int64_t part =
-                (lane.part_base - job.first_part + (int64_t)(q / job.r) * n_chunk + blockIdx.x) * job.n_head +
-                kv_head * job.r + q % job.r;
-            float *to = job.parts + part * (D + 2);
-            to[2 + col] = acc[n][i / 4][i % 4];
-            if (col > 0) continue;
-            to[0] = s->max[q - query0];
-            to[1] = s->sum[q - query0];
-        }
+    int n_query = lane.n_row * job.r, l = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int own = l / 4 + half * 8, q = query0 + own, row = q / job.r;
+        if (q >= n_query) continue;
+        int64_t part = (lane.part_base - job.first_part + (int64_t)row * n_chunk + blockIdx.x) * job.n_head +
+                       kv_head * job.r + (q - row * job.r);
+        float *to = job.parts + part * (D + 2);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                int col = (warp + 4 * n) * 16 + j * 8 + 2 * (l % 4);
+                if (col < D) *(float2 *)(to + 2 + col) = make_float2(acc[n][j][2 * half], acc[n][j][2 * half + 1]);
+            }
+        if (warp == 0 && l % 4 == 0) *(float2 *)to = make_float2(s->max[own], s->sum[own]);
+    }
 }
 
 // What a block works on.

@@ -1,5 +1,5 @@
-// Experts of several rows (moe.cuh): a block works on some outputs of an expert for a tile of its pairs, whose inputs it
-// has in shared memory; weights are read once a tile. The sums over a row's experts are a launch of their own.
+// Experts of several rows (moe.cuh): a block works on some outputs of an expert for a tile of its pairs, whose inputs
+// it has in shared memory; weights are read once a tile. The sums over a row's experts are a launch of their own.
 #include "cuda/moe.cuh"
 
 #define WARPS   8

@@ -1,5 +1,5 @@
-// Experts of a single row (moe.cuh): every block makes what it needs of the row, and the choice, itself, and weights are
-// on their way while that happens. What a kernel reads before it waits is there when the kernel before has begun to
+// Experts of a single row (moe.cuh): every block makes what it needs of the row, and the choice, itself, and weights
+// are on their way while that happens. What a kernel reads before it waits is there when the kernel before has begun to
 // work: each lets the next one start only when it has waited itself.
 #include "cuda/moe.cuh"
 #include "cuda/router_choice.cuh"

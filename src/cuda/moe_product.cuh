@@ -1,5 +1,5 @@
-// Owns the arithmetic of experts in rounds (moe.cuh). A group of 64 inputs is one lane's: their codes are two loads, and
-// an output of 32 groups or fewer is one warp's, or one of several that a warp has at once. Inputs are integers of 16
+// Owns the arithmetic of experts in rounds (moe.cuh). A group of 64 inputs is one lane's: their codes are two loads. An
+// output of 32 groups or fewer is one warp's, or one of several that a warp has at once. Inputs are integers of 16
 // bits with one scale a group, in two planes of int8, so that a group's sum is an integer, and exact.
 #ifndef TF_CUDA_MOE_PRODUCT_CUH
 #define TF_CUDA_MOE_PRODUCT_CUH
