@@ -96,19 +96,21 @@ size_t need_experts(const struct device_limits *l) {
 static int64_t step_of(const void *a, const void *b) { return (const char *)b - (const char *)a; }
 
 // A model's experts lie one after another; only where they do not is a table sent, from pageable memory, which waits.
-struct expert_weights find_expert_weights(struct cuda_device *d, const struct weight *w, int n, const char **table) {
+struct expert_weights find_expert_weights(struct cuda_device *d, const struct weight *w, int n, bool even,
+                                          const char **table) {
     struct expert_weights x;
     memset(&x, 0, sizeof x);
     x.first = weight_view_of(&w[0]);
     x.usual = is_usual_q4(x.first);
     if (n < 2) return x;
     x.data_step = step_of(w[0].data, w[1].data);
-    bool affine = w[0].kind == WEIGHT_AFFINE, even = true;
+    bool affine = w[0].kind == WEIGHT_AFFINE, known = even;
     if (affine) {
         x.scales_step = step_of(w[0].scales, w[1].scales);
         x.biases_step = step_of(w[0].biases, w[1].biases);
     }
-    for (int e = 1; e < n && even; e++)
+    even = true;
+    for (int e = 1; e < n && even && !known; e++)
         even = step_of(w[e - 1].data, w[e].data) == x.data_step &&
                (!affine || (step_of(w[e - 1].scales, w[e].scales) == x.scales_step &&
                             step_of(w[e - 1].biases, w[e].biases) == x.biases_step));
@@ -211,9 +213,9 @@ void cuda_experts(struct device *base, const struct experts_args *a) {
     struct experts_layout l;
     carve_experts(&c, &l, a->form, n_row, a->n_used, a->n_expert, hidden, width);
     scratch_done(d, &c);
-    struct expert_matrices w = {find_expert_weights(d, a->gate, a->n_expert, l.table),
-                                find_expert_weights(d, a->up, a->n_expert, l.table + 3 * a->n_expert),
-                                find_expert_weights(d, a->down, a->n_expert, l.table + 6 * a->n_expert)};
+    struct expert_matrices w = {find_expert_weights(d, a->gate, a->n_expert, a->lie_evenly, l.table),
+                                find_expert_weights(d, a->up, a->n_expert, a->lie_evenly, l.table + 3 * a->n_expert),
+                                find_expert_weights(d, a->down, a->n_expert, a->lie_evenly, l.table + 6 * a->n_expert)};
     struct expert_q4_room room = {l.planes, l.gate, l.up, l.y, l.groups, l.most_tiles};
     if (a->form == FORM_ROWS && experts_q4_fit(&w))
         experts_q4_rows(d, a, &w, &room);

@@ -82,8 +82,9 @@ struct expert_weights {
     bool usual;               // all of them are of the usual kind (units_q4.cuh)
 };
 
-// `table` has room for 3 n addresses.
-struct expert_weights find_expert_weights(struct cuda_device *d, const struct weight *w, int n, const char **table);
+// `table` has room for 3 n addresses; even: known to lie at equal distances.
+struct expert_weights find_expert_weights(struct cuda_device *d, const struct weight *w, int n, bool even,
+                                          const char **table);
 
 __device__ __forceinline__ struct weight_view weight_of_expert(const struct expert_weights &w, int e) {
     struct weight_view v = w.first;

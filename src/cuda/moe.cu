@@ -82,9 +82,9 @@ bool cuda_moe(struct device *base, const struct moe_args *a) {
     carve_moe(&c, &l, e->x.n_row, e->n_used, e->n_expert, a->norm.x.n_col, e->gate[0].n_out);
     job.router = router_job_of(d, &a->router, &c);
     scratch_done(d, &c);
-    job.gate = find_expert_weights(d, e->gate, e->n_expert, l.table);
-    job.up = find_expert_weights(d, e->up, e->n_expert, l.table + 3 * e->n_expert);
-    job.down = find_expert_weights(d, e->down, e->n_expert, l.table + 6 * e->n_expert);
+    job.gate = find_expert_weights(d, e->gate, e->n_expert, e->lie_evenly, l.table);
+    job.up = find_expert_weights(d, e->up, e->n_expert, e->lie_evenly, l.table + 3 * e->n_expert);
+    job.down = find_expert_weights(d, e->down, e->n_expert, e->lie_evenly, l.table + 6 * e->n_expert);
     if (!fits(job.gate, a->gate) || !fits(job.up, a->up) || !fits(job.down, a->down)) return false;
     fill_job(&job, a, &l);
     moe_open(d, &job);

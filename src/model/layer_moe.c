@@ -34,6 +34,7 @@ static struct moe_args block_of(const struct walk *w, const struct layer_weights
                 .gate = weights->expert_gate,
                 .up = weights->expert_up,
                 .down = weights->expert_down,
+                .lie_evenly = weights->experts_lie_evenly,
                 .shared_out = s->moe.shared_out,
                 .residual = s->x,
                 .out = s->x,

@@ -43,6 +43,7 @@ struct layer_weights {
     struct weight router;                                       // [E, H]
     struct weight shared_gate;                                  // [1, H]
     const struct weight *expert_gate, *expert_up, *expert_down; // [E] each: [Ie, H], [Ie, H], [H, Ie]
+    bool experts_lie_evenly;                                    // known of each kind: alike, and at equal distances
 };
 
 // The multi-token-prediction head: u = fc [embedding_norm(e) | hidden_norm(h)], one attention layer, norm; it shares

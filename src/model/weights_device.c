@@ -40,6 +40,22 @@ static void move_experts(struct mover *m, const struct weight *experts, int64_t 
     for (int64_t i = 0; i < n; i++) move_matrix(m, (struct weight *)&experts[i]); // they lie in the weights' own arena
 }
 
+static bool lie_evenly(const struct weight *w, int64_t n) {
+    for (int64_t i = 1; i < n; i++) {
+        if (w[i].kind != w[0].kind || w[i].dtype != w[0].dtype || w[i].bits != w[0].bits || w[i].group != w[0].group)
+            return false;
+        if ((const char *)w[i].data - (const char *)w[i - 1].data != (const char *)w[1].data - (const char *)w[0].data)
+            return false;
+        if (w[0].kind != WEIGHT_AFFINE) continue;
+        if ((const char *)w[i].scales - (const char *)w[i - 1].scales !=
+                (const char *)w[1].scales - (const char *)w[0].scales ||
+            (const char *)w[i].biases - (const char *)w[i - 1].biases !=
+                (const char *)w[1].biases - (const char *)w[0].biases)
+            return false;
+    }
+    return true;
+}
+
 static void move_layer(struct mover *m, const struct model_config *c, struct layer_weights *l) {
     struct weight *const matrices[] = {&l->q,      &l->k,        &l->v,      &l->o,          &l->qkv,
                                        &l->z,      &l->b,        &l->a,      &l->out,        &l->mlp.gate,
@@ -48,6 +64,8 @@ static void move_layer(struct mover *m, const struct model_config *c, struct lay
     move_experts(m, l->expert_gate, c->n_experts);
     move_experts(m, l->expert_up, c->n_experts);
     move_experts(m, l->expert_down, c->n_experts);
+    l->experts_lie_evenly = m->memory != NULL && lie_evenly(l->expert_gate, c->n_experts) &&
+                            lie_evenly(l->expert_up, c->n_experts) && lie_evenly(l->expert_down, c->n_experts);
     move_vector(m, &l->input_norm, c->n_hidden);
     move_vector(m, &l->post_norm, c->n_hidden);
     if (l->kind == LAYER_ATTENTION) {

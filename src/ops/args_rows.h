@@ -65,8 +65,9 @@ struct experts_args {
     const int32_t *ids;
     const float *weights, *shared;
     const struct weight *gate, *up, *down; // [n_expert] each: [Ie, H], [Ie, H], [H, Ie]
-    struct tensor shared_out;              // [T, H]
-    struct tensor residual, out;           // [T, H]
+    int lie_evenly;              // known of each kind: matrices are alike and at equal distances; 0: it is looked up
+    struct tensor shared_out;    // [T, H]
+    struct tensor residual, out; // [T, H]
 };
 
 #endif
