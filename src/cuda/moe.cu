@@ -5,7 +5,7 @@
 
 struct moe_layout {
     float *h, *y;
-    struct moe_group *x;
+    char *x, *h_rows;
     struct pair_groups groups;
     const char **table; // [3 kinds][E][3]
     int64_t most_tiles;
@@ -17,7 +17,8 @@ static void carve_moe(struct carver *c, struct moe_layout *l, int64_t n_row, int
     l->most_tiles = n_pair / EXPERT_TILE_ROWS + n_tile;
     l->h = (float *)carve(c, (size_t)(n_pair * width) * sizeof(float));
     l->y = (float *)carve(c, (size_t)(n_pair * hidden) * sizeof(float));
-    l->x = (struct moe_group *)carve(c, (size_t)(n_row * ceil_div(hidden, MOE_GROUP)) * sizeof(struct moe_group));
+    l->x = (char *)carve(c, (size_t)(n_row * moe_row_bytes((int)ceil_div(hidden, MOE_GROUP))));
+    l->h_rows = (char *)carve(c, (size_t)(n_pair * moe_row_bytes((int)ceil_div(width, MOE_GROUP))));
     l->groups.list = (int32_t *)carve(c, (size_t)n_pair * sizeof(int32_t));
     l->groups.tile = (struct pair_tile *)carve(c, (size_t)l->most_tiles * sizeof(struct pair_tile));
     l->groups.n_tile = (int32_t *)carve(c, sizeof(int32_t));
@@ -66,6 +67,7 @@ static void fill_job(struct moe_job *job, const struct moe_args *a, const struct
     job->h = l->h;
     job->y = l->y;
     job->x = l->x;
+    job->h_rows = l->h_rows;
     job->pairs = (struct pair_ids){e->ids, job->n_row * e->n_used, job->n_row, e->n_expert};
     job->groups = l->groups;
 }

@@ -24,7 +24,7 @@ struct moe_job {
     int x_groups, h_groups; // of a row, and of a pair's activations
     struct tensor residual, out;
     float *h, *y;          // [pair][width], [pair][hidden]; pairs as in `pairs`
-    struct moe_group *x;   // several rows: [row][x_groups]
+    char *x, *h_rows;      // several rows: [row][x_groups]
     struct pair_ids pairs; // several rows
     struct pair_groups groups;
 };
@@ -41,11 +41,11 @@ __device__ __forceinline__ float4 moe_four(const struct tensor &x, int64_t row, 
 }
 
 // A block's part of a row of x in groups; all of its warps call it.
-__device__ __forceinline__ void moe_take_row(const struct moe_job &job, int64_t row, struct moe_group *to) {
+__device__ __forceinline__ void moe_take_row(const struct moe_job &job, int64_t row, char *to) {
     for (int i = threadIdx.x; i < job.x_groups * 16; i += (int)blockDim.x) {
         float4 v = moe_four(job.router.x, row, 4 * i), w = *(const float4 *)(job.norm_weight + 4 * i);
         float squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, v.w * v.w)));
-        moe_make_group(make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w), squares, true, to + i / 16);
+        moe_make_group(make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w), squares, to, job.x_groups, i / 16);
     }
 }
 

@@ -1,161 +1,136 @@
-// Experts of several rows (moe.cuh): a block works on some outputs of an expert for a tile of its pairs, whose inputs
-// it has in shared memory; weights are read once a tile. The sums over a row's experts are a launch of their own.
+// Experts of several rows (moe.cuh). Warps work by themselves: each has a few outputs of an expert for all pairs of a
+// tile, and the weights of its next outputs on the way. Inputs come through the first cache, where the rows of a round
+// have room. Activations are brought into groups, and the sums over a row's experts made, by launches of their own.
 #include "cuda/moe.cuh"
 
 #define WARPS   8
 #define THREADS (32 * WARPS)
-#define BLOCKS  3 // on a processor, beside each other
-#define SETS    8 // of outputs that a warp has of a tile; a set is one output, or as many as there are spans in a warp
+#define BLOCKS  2 // on a processor, beside each other
+#define SETS    2 // of outputs of gate and up at once; a set is one output, or as many as there are spans in a warp
+#define DOWNS   4 // of down
 
-// Tiles in order: pairs of an expert, their outputs. A block has neighbouring ones.
-struct many_range {
-    int first, end;
+// Pieces of work in order: tiles of pairs, their outputs.
+struct many_work {
+    int span, group, sets, n_across, n, first, step; // sets: of a piece; n: pieces
 };
-static __device__ __forceinline__ struct many_range range_of_block(const struct moe_job &job, int n_across) {
-    int64_t n = (int64_t)*job.groups.n_tile * n_across;
-    return (struct many_range){(int)(n * blockIdx.x / gridDim.x), (int)(n * (blockIdx.x + 1) / gridDim.x)};
+
+static __device__ __forceinline__ struct many_work work_of_warp(const struct moe_job &job, int n_group, int n_out,
+                                                                int sets) {
+    struct many_work w;
+    w.span = moe_span(n_group);
+    w.group = (int)threadIdx.x % 32 % w.span;
+    w.sets = sets;
+    w.n_across = (n_out * w.span / 32 + sets - 1) / sets;
+    w.n = *job.groups.n_tile * w.n_across;
+    w.first = (int)(blockIdx.x + threadIdx.x / 32 * gridDim.x);
+    w.step = (int)gridDim.x * WARPS;
+    return w;
+}
+
+static __device__ __forceinline__ int output_of(const struct many_work &w, int piece, int set) {
+    return (piece % w.n_across * w.sets + set) * (32 / w.span) + (int)threadIdx.x % 32 / w.span;
 }
 
 static __device__ __forceinline__ int row_of_pair(const struct moe_job &job, int pair) {
     return pair < job.pairs.n_pair ? pair / job.n_used : pair - job.pairs.n_pair;
 }
 
-// Outputs of this warp's lane in set k of a tile.
-struct many_place {
-    int span, group, rows;
-};
-static __device__ __forceinline__ struct many_place many_place_of(int n_group) {
-    struct many_place p;
-    p.span = moe_span(n_group);
-    p.group = (int)threadIdx.x % 32 % p.span;
-    p.rows = 32 / p.span;
-    return p;
-}
-static __device__ __forceinline__ int output_of(const struct many_place &p, int across, int set) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    return ((across * SETS + set) * WARPS + warp) * p.rows + lane / p.span;
-}
-
-// ---- gate and up ----
-
-// The rows of a tile's pairs, and what their norms multiply outputs with.
-static __device__ __forceinline__ void take_rows(const struct moe_job &job, const struct pair_tile &t,
-                                                 struct moe_group *x, float factors[WARPS]) {
-    constexpr int PIECES = sizeof(struct moe_group) / 16;
-    int n = job.x_groups * PIECES;
-    for (int i = threadIdx.x; i < t.n * n; i += THREADS) {
-        int row = row_of_pair(job, job.groups.list[t.first + i / n]);
-        copy16((char *)x + (int64_t)i * 16, (const char *)(job.x + (int64_t)row * job.x_groups) + i % n * 16, 16);
+// The codes of a piece: gate and up of each set.
+static __device__ __forceinline__ void fetch_gate_up(const struct moe_job &job, const struct many_work &w, int piece,
+                                                     int width, struct moe_codes codes[2 * SETS]) {
+    if (piece >= w.n || w.group >= job.x_groups) return;
+    int expert = job.groups.tile[piece / w.n_across].expert;
+    struct moe_matrix gate = moe_matrix_of_expert(job.gate, job.shared_gate, expert, job.n_expert);
+    struct moe_matrix up = moe_matrix_of_expert(job.up, job.shared_up, expert, job.n_expert);
+#pragma unroll
+    for (int s = 0; s < SETS; s++) {
+        int o = output_of(w, piece, s);
+        if (o >= width) continue;
+        moe_fetch(gate, o, job.x_groups, w.group, &codes[2 * s]);
+        moe_fetch(up, o, job.x_groups, w.group, &codes[2 * s + 1]);
     }
-    copies_commit();
-    copies_wait<0>();
-    __syncthreads();
-    int warp = threadIdx.x / 32;
-    float factor = warp < t.n ? moe_norm_factor(x + warp * job.x_groups, job.x_groups, job.eps) : 0.0f;
-    if (threadIdx.x % 32 == 0) factors[warp] = factor;
 }
-
-struct gate_up {
-    struct moe_codes gate, up;
-};
 
 static __global__ void __launch_bounds__(THREADS, BLOCKS) moe_many_widen_kernel(const __grid_constant__ moe_job job) {
-    extern __shared__ __align__(16) char memory[];
-    __shared__ float factors[WARPS];
-    struct moe_group *x = (struct moe_group *)memory;
     begin_kernel();
-    struct many_place p = many_place_of(job.x_groups);
-    int width = job.h_groups * MOE_GROUP, n_across = (width + SETS * WARPS * p.rows - 1) / (SETS * WARPS * p.rows);
-    struct many_range range = range_of_block(job, n_across);
-    int has = -1; // the tile whose rows are here
-    for (int i = range.first; i < range.end; i++) {
-        const struct pair_tile t = job.groups.tile[i / n_across];
-        struct moe_matrix gate = moe_matrix_of_expert(job.gate, job.shared_gate, t.expert, job.n_expert);
-        struct moe_matrix up = moe_matrix_of_expert(job.up, job.shared_up, t.expert, job.n_expert);
-        struct gate_up next = {}, now;
-        auto fetch = [&](int set) {
-            int o = output_of(p, i % n_across, set);
-            if (set >= SETS || p.group >= job.x_groups || o >= width) return;
-            moe_fetch(gate, o, job.x_groups, p.group, &next.gate);
-            moe_fetch(up, o, job.x_groups, p.group, &next.up);
-        };
-        fetch(0);
-        if (t.first != has) {
-            __syncthreads();
-            take_rows(job, t, x, factors);
-            __syncthreads();
-            has = t.first;
-        }
+    int width = job.h_groups * MOE_GROUP;
+    struct many_work w = work_of_warp(job, job.x_groups, width, SETS);
+    struct moe_codes next[2 * SETS] = {};
+    fetch_gate_up(job, w, w.first, width, next);
 #pragma unroll 1
-        for (int set = 0; set < SETS; set++) {
-            now = next;
-            fetch(set + 1);
-            int o = output_of(p, i % n_across, set);
-            for (int n = 0; n < t.n; n++) {
-                const struct moe_group *row = x + n * job.x_groups;
-                bool exists = p.group < job.x_groups;
-                float factor = factors[n];
-                float g = moe_span_sum(exists ? moe_multiply(now.gate, row + p.group) : 0.0f, p.span) * factor;
-                float u = moe_span_sum(exists ? moe_multiply(now.up, row + p.group) : 0.0f, p.span) * factor;
-                if (p.group == 0 && o < width)
-                    job.h[(int64_t)job.groups.list[t.first + n] * width + o] = silu_of(g) * u;
+    for (int piece = w.first; piece < w.n; piece += w.step) {
+        struct moe_codes now[2 * SETS];
+#pragma unroll
+        for (int m = 0; m < 2 * SETS; m++) now[m] = next[m];
+        const struct pair_tile t = job.groups.tile[piece / w.n_across];
+        fetch_gate_up(job, w, piece + w.step, width, next);
+#pragma unroll 1
+        for (int n = 0; n < t.n; n++) {
+            int pair = job.groups.list[t.first + n];
+            const char *row = job.x + (int64_t)row_of_pair(job, pair) * moe_row_bytes(job.x_groups);
+            float factor = moe_norm_factor(row, job.x_groups, job.eps), y[2 * SETS] = {};
+            if (w.group < job.x_groups) moe_multiply<2 * SETS>(now, row, job.x_groups, w.group, y);
+            moe_span_sum<2 * SETS>(y, w.span);
+#pragma unroll
+            for (int s = 0; s < SETS; s++) {
+                int o = output_of(w, piece, s);
+                if (w.group == 0 && o < width)
+                    job.h[(int64_t)pair * width + o] = silu_of(y[2 * s] * factor) * (y[2 * s + 1] * factor);
             }
         }
     }
 }
 
-// ---- down ----
+// Activations into groups: sixteen lanes a group.
+static __global__ void __launch_bounds__(THREADS) moe_many_turn_kernel(const __grid_constant__ moe_job job) {
+    begin_kernel();
+    int n_group = job.h_groups, i = (int)blockIdx.x * THREADS + (int)threadIdx.x, n_all = job.n_used + 1;
+    if (i - (int)threadIdx.x % 32 >= job.n_row * n_all * n_group * 16) return;
+    int pair = i / (16 * n_group);
+    moe_make_group(((const float4 *)job.h)[i], 0, job.h_rows + (int64_t)pair * moe_row_bytes(n_group), n_group,
+                   i / 16 % n_group);
+}
 
-// The activations of a tile's pairs.
-static __device__ __forceinline__ void take_activations(const struct moe_job &job, const struct pair_tile &t,
-                                                        struct moe_group *h) {
-    int n = job.h_groups * 16;
-    for (int i = threadIdx.x; i < t.n * n; i += THREADS) {
-        const float4 *from = (const float4 *)job.h + (int64_t)job.groups.list[t.first + i / n] * n;
-        moe_make_group(__ldcg(from + i % n), 0, true, h + i / 16);
+static __device__ __forceinline__ void fetch_down(const struct moe_job &job, const struct many_work &w, int piece,
+                                                  int hidden, struct moe_codes codes[DOWNS]) {
+    if (piece >= w.n || w.group >= job.h_groups) return;
+    int expert = job.groups.tile[piece / w.n_across].expert;
+    struct moe_matrix down = moe_matrix_of_expert(job.down, job.shared_down, expert, job.n_expert);
+#pragma unroll
+    for (int s = 0; s < DOWNS; s++) {
+        int o = output_of(w, piece, s);
+        if (o < hidden) moe_fetch(down, o, job.h_groups, w.group, &codes[s]);
     }
 }
 
 static __global__ void __launch_bounds__(THREADS, BLOCKS) moe_many_down_kernel(const __grid_constant__ moe_job job) {
-    extern __shared__ __align__(16) char memory[];
-    struct moe_group *h = (struct moe_group *)memory;
     begin_kernel();
-    struct many_place p = many_place_of(job.h_groups);
-    int hidden = (int)job.out.n_col, n_across = (hidden + SETS * WARPS * p.rows - 1) / (SETS * WARPS * p.rows);
-    struct many_range range = range_of_block(job, n_across);
-    int has = -1;
-    for (int i = range.first; i < range.end; i++) {
-        const struct pair_tile t = job.groups.tile[i / n_across];
-        struct moe_matrix down = moe_matrix_of_expert(job.down, job.shared_down, t.expert, job.n_expert);
-        struct moe_codes next[2] = {}, now;
-        auto fetch = [&](int set, struct moe_codes *codes) {
-            int o = output_of(p, i % n_across, set);
-            if (set >= SETS || p.group >= job.h_groups || o >= hidden) return;
-            moe_fetch(down, o, job.h_groups, p.group, codes);
-        };
-        fetch(0, &next[0]);
-        fetch(1, &next[1]);
-        if (t.first != has) {
-            __syncthreads();
-            take_activations(job, t, h);
-            __syncthreads();
-            has = t.first;
-        }
-#pragma unroll 2
-        for (int set = 0; set < SETS; set++) {
-            now = next[set % 2];
-            fetch(set + 2, &next[set % 2]);
-            int o = output_of(p, i % n_across, set);
-            for (int n = 0; n < t.n; n++) {
-                bool exists = p.group < job.h_groups;
-                float y = moe_span_sum(exists ? moe_multiply(now, h + n * job.h_groups + p.group) : 0.0f, p.span);
-                if (p.group == 0 && o < hidden) job.y[(int64_t)job.groups.list[t.first + n] * hidden + o] = y;
+    int hidden = (int)job.out.n_col;
+    struct many_work w = work_of_warp(job, job.h_groups, hidden, DOWNS);
+    struct moe_codes next[DOWNS] = {};
+    fetch_down(job, w, w.first, hidden, next);
+#pragma unroll 1
+    for (int piece = w.first; piece < w.n; piece += w.step) {
+        struct moe_codes now[DOWNS];
+#pragma unroll
+        for (int m = 0; m < DOWNS; m++) now[m] = next[m];
+        const struct pair_tile t = job.groups.tile[piece / w.n_across];
+        fetch_down(job, w, piece + w.step, hidden, next);
+#pragma unroll 1
+        for (int n = 0; n < t.n; n++) {
+            int64_t pair = job.groups.list[t.first + n];
+            float y[DOWNS] = {};
+            if (w.group < job.h_groups)
+                moe_multiply<DOWNS>(now, job.h_rows + pair * moe_row_bytes(job.h_groups), job.h_groups, w.group, y);
+            moe_span_sum<DOWNS>(y, w.span);
+#pragma unroll
+            for (int s = 0; s < DOWNS; s++) {
+                int o = output_of(w, piece, s);
+                if (w.group == 0 && o < hidden) job.y[pair * hidden + o] = y[s];
             }
         }
     }
 }
-
-// ---- sums ----
 
 static __global__ void __launch_bounds__(THREADS) moe_sums_kernel(const __grid_constant__ moe_job job) {
     begin_kernel();
@@ -169,16 +144,20 @@ static __global__ void __launch_bounds__(THREADS) moe_sums_kernel(const __grid_c
 }
 
 static void launch(struct cuda_device *d, const char *name, void (*kernel)(const moe_job), const struct moe_job *job,
-                   int n_group, int64_t n_out, int64_t most_tiles) {
-    size_t bytes = (size_t)(EXPERT_TILE_ROWS * n_group) * sizeof(struct moe_group);
-    int64_t n = most_tiles * ceil_div(n_out, SETS * WARPS * 32 / moe_span(n_group)), room = BLOCKS * d->n_processors;
-    cuda_start(d, name, kernel, dim3((unsigned)(n < room ? n : room)), THREADS, bytes, *job);
+                   int64_t n_piece) {
+    int64_t n = ceil_div(n_piece, WARPS), room = (int64_t)BLOCKS * d->n_processors;
+    cuda_start(d, name, kernel, dim3((unsigned)(n < room ? n : room)), THREADS, 0, *job);
 }
 
 void moe_many(struct cuda_device *d, const struct moe_job *job, int64_t most_tiles) {
-    launch(d, "experts, gate and up of rows", moe_many_widen_kernel, job, job->x_groups, job->h_groups * MOE_GROUP,
-           most_tiles);
-    launch(d, "experts, down of rows", moe_many_down_kernel, job, job->h_groups, job->out.n_col, most_tiles);
-    dim3 grid((unsigned)ceil_div(job->out.n_col, THREADS), (unsigned)job->n_row);
+    int64_t width = (int64_t)job->h_groups * MOE_GROUP, hidden = job->out.n_col;
+    int64_t n_pair = (int64_t)job->n_row * (job->n_used + 1);
+    launch(d, "experts, gate and up of rows", moe_many_widen_kernel, job,
+           most_tiles * ceil_div(width * moe_span(job->x_groups), 32 * SETS));
+    cuda_start(d, "experts, activations of rows", moe_many_turn_kernel,
+               dim3((unsigned)ceil_div(n_pair * job->h_groups * 16, THREADS)), THREADS, 0, *job);
+    launch(d, "experts, down of rows", moe_many_down_kernel, job,
+           most_tiles * ceil_div(hidden * moe_span(job->h_groups), 32 * DOWNS));
+    dim3 grid((unsigned)ceil_div(hidden, THREADS), (unsigned)job->n_row);
     cuda_start(d, "experts, sums of rows", moe_sums_kernel, grid, THREADS, 0, *job);
 }

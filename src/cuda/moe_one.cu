@@ -42,27 +42,30 @@ static __device__ __forceinline__ void store_choice(const struct moe_job &job, c
 
 // ---- gate and up: a warp has an output of each, or as many as there are spans in it ----
 
-struct widen_item {
+struct widen_place {
     int pair, output;
-    struct moe_codes gate, up;
 };
 
-static __device__ __forceinline__ void open_item(const struct moe_job &job, const struct choice &c, int item,
-                                                 int n_item, int span, struct widen_item *w) {
-    int lane = threadIdx.x % 32, group = lane % span, width = job.h_groups * MOE_GROUP, n_across = width * span / 32;
-    w->pair = item / n_across;
-    w->output = item % n_across * (32 / span) + lane / span;
-    if (item >= n_item || group >= job.x_groups) return;
-    int expert = c.ids[w->pair];
+static __device__ __forceinline__ struct widen_place place_of_item(const struct moe_job &job, int item, int span) {
+    int n_across = job.h_groups * MOE_GROUP * span / 32;
+    return (struct widen_place){item / n_across, item % n_across * (32 / span) + (int)threadIdx.x % 32 / span};
+}
+
+// Gate's and up's.
+static __device__ __forceinline__ void open_item(const struct moe_job &job, const struct choice &c, int item, int span,
+                                                 struct moe_codes codes[2]) {
+    int group = (int)threadIdx.x % 32 % span;
+    struct widen_place at = place_of_item(job, item, span);
+    int expert = c.ids[at.pair];
     struct moe_matrix gate = moe_matrix_of_expert(job.gate, job.shared_gate, expert, job.n_expert);
     struct moe_matrix up = moe_matrix_of_expert(job.up, job.shared_up, expert, job.n_expert);
-    moe_fetch(gate, w->output, job.x_groups, group, &w->gate);
-    moe_fetch(up, w->output, job.x_groups, group, &w->up);
+    moe_fetch(gate, at.output, job.x_groups, group, &codes[0]);
+    moe_fetch(up, at.output, job.x_groups, group, &codes[1]);
 }
 
 template <int PER>
 static __global__ void __launch_bounds__(32 * WIDEN_WARPS) moe_widen_kernel(const __grid_constant__ moe_job job) {
-    __shared__ struct moe_group x[MOE_MOST_GROUPS];
+    __shared__ __align__(16) char x[MOE_MOST_GROUPS * 9 * 16];
     __shared__ struct choice c;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, span = moe_span(job.x_groups), group = lane % span;
     int width = job.h_groups * MOE_GROUP, n_item = (job.n_used + 1) * width * span / 32;
@@ -78,16 +81,19 @@ static __global__ void __launch_bounds__(32 * WIDEN_WARPS) moe_widen_kernel(cons
     float factor = moe_norm_factor(x, job.x_groups, job.eps);
     int step = (int)gridDim.x * WIDEN_WARPS;
     for (int first = (int)blockIdx.x * WIDEN_WARPS + warp; first < n_item; first += WIDEN_AHEAD * step) {
-        struct widen_item w[WIDEN_AHEAD];
+        struct moe_codes codes[2 * WIDEN_AHEAD] = {};
+        float y[2 * WIDEN_AHEAD] = {};
+        bool exists = group < job.x_groups;
 #pragma unroll
-        for (int k = 0; k < WIDEN_AHEAD; k++) open_item(job, c, first + k * step, n_item, span, &w[k]);
+        for (int k = 0; k < WIDEN_AHEAD; k++)
+            if (exists && first + k * step < n_item) open_item(job, c, first + k * step, span, codes + 2 * k);
+        if (exists) moe_multiply<2 * WIDEN_AHEAD>(codes, x, job.x_groups, group, y);
+        moe_span_sum<2 * WIDEN_AHEAD>(y, span);
 #pragma unroll
         for (int k = 0; k < WIDEN_AHEAD; k++) {
-            if (first + k * step >= n_item) break;
-            bool exists = group < job.x_groups;
-            float gate = moe_span_sum(exists ? moe_multiply(w[k].gate, &x[group]) : 0.0f, span) * factor;
-            float up = moe_span_sum(exists ? moe_multiply(w[k].up, &x[group]) : 0.0f, span) * factor;
-            if (group == 0) job.h[(int64_t)w[k].pair * width + w[k].output] = silu_of(gate) * up;
+            if (group != 0 || first + k * step >= n_item) continue;
+            struct widen_place at = place_of_item(job, first + k * step, span);
+            job.h[(int64_t)at.pair * width + at.output] = silu_of(y[2 * k] * factor) * (y[2 * k + 1] * factor);
         }
     }
 }
@@ -95,7 +101,7 @@ static __global__ void __launch_bounds__(32 * WIDEN_WARPS) moe_widen_kernel(cons
 // ---- down and the sums: a block has some outputs of all pairs ----
 
 // All pairs' activations in groups.
-static __device__ __forceinline__ void take_activations(const struct moe_job &job, struct moe_group *h) {
+static __device__ __forceinline__ void take_activations(const struct moe_job &job, char *h) {
     constexpr int THREADS = 32 * DOWN_WARPS;
     int n = (job.n_used + 1) * job.h_groups * 16;
     for (int first = threadIdx.x; first < n; first += DOWN_VECTORS * THREADS) {
@@ -105,7 +111,11 @@ static __device__ __forceinline__ void take_activations(const struct moe_job &jo
             if (first + k * THREADS < n) v[k] = __ldcg((const float4 *)job.h + first + k * THREADS);
 #pragma unroll
         for (int k = 0; k < DOWN_VECTORS; k++)
-            if (first + k * THREADS < n) moe_make_group(v[k], 0, true, h + (first + k * THREADS) / 16);
+            if (first + k * THREADS < n) {
+                int group = (first + k * THREADS) / 16, pair = group / job.h_groups;
+                moe_make_group(v[k], 0, h + pair * moe_row_bytes(job.h_groups), job.h_groups,
+                               group - pair * job.h_groups);
+            }
     }
 }
 
@@ -117,9 +127,9 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS) moe_down_kernel(const 
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = warp % DOWN_QUADS, n_all = job.n_used + 1;
     int span = moe_span(job.h_groups), group = lane % span, rows = 32 / span, block_rows = DOWN_QUADS * rows;
     int hidden = (int)job.out.n_col, output = (int)blockIdx.x * block_rows + quad * rows + lane / span;
-    struct moe_group *h = (struct moe_group *)memory;
-    float *parts = (float *)(h + n_all * job.h_groups);        // [pair][block_rows]
-    int own = (int)blockIdx.x * block_rows + (int)threadIdx.x; // of the sums
+    char *h = memory;
+    float *parts = (float *)(h + n_all * moe_row_bytes(job.h_groups)); // [pair][block_rows]
+    int own = (int)blockIdx.x * block_rows + (int)threadIdx.x;         // of the sums
     bool sums = (int)threadIdx.x < block_rows && own < hidden;
     if (warp == 0) take_choice<PER>(job, &c);
     float sum = sums ? tensor_load(job.residual, 0, own) : 0.0f;
@@ -144,8 +154,10 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS) moe_down_kernel(const 
         for (int k = 0; k < DOWN_AHEAD; k++) {
             int pair = first + k * DOWN_HALVES;
             if (pair >= n_all) break;
-            float y = moe_span_sum(exists ? moe_multiply(codes[k], &h[pair * job.h_groups + group]) : 0.0f, span);
-            if (group == 0) parts[pair * block_rows + quad * rows + lane / span] = y;
+            float y[1] = {};
+            if (exists) moe_multiply<1>(&codes[k], h + pair * moe_row_bytes(job.h_groups), job.h_groups, group, y);
+            moe_span_sum<1>(y, span);
+            if (group == 0) parts[pair * block_rows + quad * rows + lane / span] = y[0];
         }
     }
     __syncthreads();
@@ -162,7 +174,7 @@ void moe_one(struct cuda_device *d, const struct moe_job *job) {
     if (n_block > d->n_processors) n_block = d->n_processors;
     cuda_start(d, "experts, gate and up of a row", few ? moe_widen_kernel<8> : moe_widen_kernel<ROUTER_MOST / 32>,
                dim3((unsigned)n_block), 32 * WIDEN_WARPS, 0, *job);
-    size_t bytes = (size_t)(n_all * job->h_groups) * sizeof(struct moe_group) + (size_t)(n_all * rows) * sizeof(float);
+    size_t bytes = (size_t)(n_all * moe_row_bytes(job->h_groups)) + (size_t)(n_all * rows) * sizeof(float);
     auto down = few ? moe_down_kernel<8> : moe_down_kernel<ROUTER_MOST / 32>;
     cudaFuncSetAttribute(down, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     cuda_start(d, "experts, down of a row", down, dim3((unsigned)ceil_div(job->out.n_col, rows)), 32 * DOWN_WARPS,

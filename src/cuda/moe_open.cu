@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(THREADS) moe_open_kernel(const __grid_c
     if ((int)blockIdx.x >= n_across) {
         int64_t row = (int64_t)blockIdx.y * MANY_ROWS + (int)blockIdx.x - n_across;
         wait_for_earlier();
-        if (row < job.n_row) moe_take_row(job, row, job.x + row * job.x_groups);
+        if (row < job.n_row) moe_take_row(job, row, job.x + row * moe_row_bytes(job.x_groups));
         return;
     }
     open_logits<MANY_ROWS>(job, &s, rows);

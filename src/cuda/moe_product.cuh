@@ -9,17 +9,18 @@
 #define MOE_GROUP   64
 #define MOE_LARGEST 32639.0f // 127 * 256 + 127
 
-// A group of a row, 144 bytes apart, so that lanes with neighbouring groups meet different banks. planes[j]: of inputs
-// 8 j to 8 j + 7, the even ones' high and low bytes, then the odd ones'.
-struct __align__(16) moe_group {
-    uint4 planes[8];
+// A row of G groups is 9 G pieces of 16 bytes: piece j G + g has the planes of group g's inputs 8 j to 8 j + 7 (the
+// even ones' high and low bytes, then the odd ones'), and piece 8 G + g is its note.
+struct moe_note {
     float scale, sum; // from integers back; of the integers
     float squares;    // of the inputs as they were before their norm's weight
     float unused;
 };
 
+static __host__ __device__ inline int moe_row_bytes(int n_group) { return n_group * 9 * 16; }
+
 // Sixteen neighbouring lanes make a group of their 64 inputs, four each: v. All lanes of a warp call it together.
-__device__ __forceinline__ void moe_make_group(float4 v, float squares, bool exists, struct moe_group *to) {
+__device__ __forceinline__ void moe_make_group(float4 v, float squares, char *row, int n_group, int group) {
     int c = threadIdx.x % 16;
     uint32_t top = max(max(__float_as_uint(fabsf(v.x)), __float_as_uint(fabsf(v.y))),
                        max(__float_as_uint(fabsf(v.z)), __float_as_uint(fabsf(v.w))));
@@ -40,8 +41,7 @@ __device__ __forceinline__ void moe_make_group(float4 v, float squares, bool exi
     int sum = (q[0] + q[1]) + (q[2] + q[3]);
 #pragma unroll
     for (int step = 1; step < 16; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    if (!exists) return;
-    uint16_t *word = (uint16_t *)&to->planes[c / 2] + c % 2;
+    uint16_t *word = (uint16_t *)(row + (c / 2 * n_group + group) * 16) + c % 2;
 #pragma unroll
     for (int odd = 0; odd < 2; odd++) {
         int a = q[odd], b = q[2 + odd], high_a = (a + 128) >> 8, high_b = (b + 128) >> 8;
@@ -49,14 +49,13 @@ __device__ __forceinline__ void moe_make_group(float4 v, float squares, bool exi
         word[4 * odd + 2] = (uint16_t)((a & 0xff) | (b & 0xff) << 8);
     }
     if (c != 0) return;
-    to->scale = back;
-    to->sum = (float)sum;
-    to->squares = squares;
+    *(float4 *)(row + (8 * n_group + group) * 16) = make_float4(back, (float)sum, squares, 0);
 }
 
 // What a row's outputs are multiplied with by its norm. By any warp, when all groups are there.
-__device__ __forceinline__ float moe_norm_factor(const struct moe_group *row, int n_group, float eps) {
-    float squares = (int)threadIdx.x % 32 < n_group ? row[threadIdx.x % 32].squares : 0.0f;
+__device__ __forceinline__ float moe_norm_factor(const char *row, int n_group, float eps) {
+    int lane = threadIdx.x % 32;
+    float squares = lane < n_group ? ((const struct moe_note *)(row + 8 * n_group * 16))[lane].squares : 0.0f;
     return rsqrtf(warp_sum(squares) / (float)(n_group * MOE_GROUP) + eps);
 }
 
@@ -92,22 +91,34 @@ __device__ __forceinline__ void moe_fetch(const struct moe_matrix &w, int64_t ro
     c->bias = __ldg((const uint16_t *)w.biases + at);
 }
 
-// The group's part of an output.
-__device__ __forceinline__ float moe_multiply(const struct moe_codes &c, const struct moe_group *x) {
-    const uint32_t low = 0x0f0f0f0fu, words[8] = {c.a.x, c.a.y, c.a.z, c.a.w, c.b.x, c.b.y, c.b.z, c.b.w};
-    int high_sum = 0, low_sum = 0;
+// The group's part of M outputs.
+template <int M>
+__device__ __forceinline__ void moe_multiply(const struct moe_codes *c, const char *row, int n_group, int group,
+                                             float y[M]) {
+    const uint32_t low = 0x0f0f0f0fu;
+    const uint4 *x = (const uint4 *)row + group;
+    int high_sum[M] = {}, low_sum[M] = {};
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        uint4 p = x->planes[j];
-        int even = (int)(words[j] & low), odd = (int)(words[j] >> 4 & low);
-        high_sum = __dp4a((int)p.x, even, high_sum);
-        low_sum = __dp4a((int)p.y, even, low_sum);
-        high_sum = __dp4a((int)p.z, odd, high_sum);
-        low_sum = __dp4a((int)p.w, odd, low_sum);
+        uint4 p = x[j * n_group];
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const uint4 &half = j < 4 ? c[m].a : c[m].b;
+            uint32_t word = j % 4 == 0 ? half.x : j % 4 == 1 ? half.y : j % 4 == 2 ? half.z : half.w;
+            int even = (int)(word & low), odd = (int)(word >> 4 & low);
+            high_sum[m] = __dp4a((int)p.x, even, high_sum[m]);
+            low_sum[m] = __dp4a((int)p.y, even, low_sum[m]);
+            high_sum[m] = __dp4a((int)p.z, odd, high_sum[m]);
+            low_sum[m] = __dp4a((int)p.w, odd, low_sum[m]);
+        }
     }
-    float scale = __uint_as_float(c.scale << 16), bias = __uint_as_float(c.bias << 16);
-    float4 note = *(const float4 *)&x->scale;
-    return __fmul_rn(note.x, fmaf(scale, (float)(high_sum * 256 + low_sum), __fmul_rn(bias, note.y)));
+    uint4 note = x[8 * n_group];
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        float scale = __uint_as_float(c[m].scale << 16), bias = __uint_as_float(c[m].bias << 16);
+        float sum = fmaf(scale, (float)(high_sum[m] * 256 + low_sum[m]), __fmul_rn(bias, __uint_as_float(note.y)));
+        y[m] = __fmul_rn(__uint_as_float(note.x), sum);
+    }
 }
 
 // Lanes that share an output: a power of two.
@@ -118,9 +129,10 @@ static __host__ __device__ inline int moe_span(int n_group) {
 }
 
 // Over the lanes of a span; each gets it.
-__device__ __forceinline__ float moe_span_sum(float x, int span) {
-    for (int step = span / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
+template <int M> __device__ __forceinline__ void moe_span_sum(float x[M], int span) {
+    for (int step = span / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int m = 0; m < M; m++) x[m] += __shfl_xor_sync(0xffffffffu, x[m], step);
 }
 
 #endif
