@@ -107,12 +107,12 @@ $O/tf-cuda-test: $(CUDA_CHECK_OBJECTS) $(CHECK_ARCHIVES)
 	$(link) $(CUDA_CHECK_OBJECTS) -Wl,--start-group $(CHECK_ARCHIVES) -Wl,--end-group $(CUDA_LIBS) -lpthread -lm
 
 # Times of the CPU's operations at real shapes. Its measurements of arithmetic are compiled for what their names end in.
-BENCH_OBJECTS := $(patsubst %.c,$O/%.o,$(filter-out bench/kernels_cuda.c,$(sort $(wildcard bench/*.c))))
+BENCH_OBJECTS := $(patsubst %.c,$O/%.o,$(filter-out bench/kernels_cuda%,$(sort $(wildcard bench/*.c))))
 $O/tf-cpu-bench: $(BENCH_OBJECTS) $(CHECK_ARCHIVES)
 	$(link) $(BENCH_OBJECTS) -Wl,--start-group $(CHECK_ARCHIVES) -Wl,--end-group $(CUDA_LIBS) -lpthread -lm
 
 # Times of the CUDA kernels, attention beside its twin without pages. Needs nvcc, make and a GPU, no more.
-CUDA_BENCH_OBJECTS := $(patsubst %.cu,$O/%.o,$(sort $(wildcard bench/*.cu))) $O/bench/kernels_cuda.o $O/src/measure/statistics.o
+CUDA_BENCH_OBJECTS := $(patsubst %.cu,$O/%.o,$(sort $(wildcard bench/*.cu))) $(patsubst %.c,$O/%.o,$(sort $(wildcard bench/kernels_cuda*.c))) $O/src/measure/statistics.o
 $O/tf-cuda-bench: $(CUDA_BENCH_OBJECTS) $(CHECK_ARCHIVES)
 	$(if $(CUDA_SKIPPED),$(error tf-cuda-bench needs the CUDA code: $(CUDA_SKIPPED)))
 	$(link) $(CUDA_BENCH_OBJECTS) -Wl,--start-group $(CHECK_ARCHIVES) -Wl,--end-group $(CUDA_LIBS) -lpthread -lm

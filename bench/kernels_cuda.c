@@ -3,21 +3,20 @@
 // (timer_cuda.h), in ABBA order with an A/A beside it; its share of the floor is that of the keys' and values' bytes at
 // the speed at which this card copied in the same run, or of the operations at the rate given.
 //
-//   tf-cuda-bench [--tflops N] [--rounds N] [attention|rows|prompts ...]
+//   tf-cuda-bench [--tflops N] [--rounds N] [attention|rows|prompts|layers ...]
+//
+// layers: what stands between the products of a round, and experts.
 #include "base/clock.h"
 #include "base/random.h"
-#include "bench/timer_cuda.h"
+#include "bench/kernels_cuda.h"
 #include "cuda/device_cuda.h"
-#include "measure/statistics.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define POOL_BYTES  ((size_t)1 << 30)   // larger than any cache
 #define SWEEP_BYTES ((size_t)512 << 20) // that one replay reads, as far as there are copies
 #define COPIES_MAX  64
-#define LANES_MAX   16
 #define ROWS_MAX    4096
 #define ROUNDS_MAX  200
 #define VISIT_S     2e-3 // a visit replays for about so long
@@ -26,49 +25,27 @@
 #define VOCABULARY  248320
 #define LIMIT       0.005 // by which pages may be slower than none
 
-struct shape {
-    const char *name;
-    int64_t hidden, inner, n_head, n_kv_head, n_value_head;
-};
-
 static const struct shape shapes[] = {{"27b", 5120, 17408, 24, 4, 48}, {"35b-a3b", 2048, 512, 16, 2, 32}};
 
-struct bench {
-    struct device *d;
-    char *pool;
-    char *activations; // what operations read and write beside the pool
-    double copy_rate, peak;
-    int n_rounds;
-    bool red;
-};
-
-static void stop(const struct error *e) {
+void bench_stop(const struct error *e) {
     fprintf(stderr, "tf-cuda-bench: %s\n", e->text);
     exit(1);
 }
 
 // ---- arms in turn ----
 
-#define ARMS_MAX 3
-
-struct timing {
-    double seconds[ARMS_MAX];            // medians
-    struct interval against_a[ARMS_MAX]; // log of an arm's time over the first's
-};
-
-// Rounds of all arms there and back, beginning with another arm each time.
-static struct timing time_arms(struct bench *b, struct recording **arms, int n_arm) {
+struct timing bench_time_arms(struct bench *b, struct recording **arms, int n_arm) {
     static double seconds[ARMS_MAX][ROUNDS_MAX], ratios[ARMS_MAX][ROUNDS_MAX];
     struct timing t;
     struct error e;
     double once;
-    if (recording_time(arms[0], 1, &once, &e) != STATUS_OK) stop(&e);
+    if (recording_time(arms[0], 1, &once, &e) != STATUS_OK) bench_stop(&e);
     int n = once < VISIT_S ? (int)(VISIT_S / once) + 1 : 1;
     for (int round = 0; round < b->n_rounds; round++) {
         double visits[ARMS_MAX][2];
         for (int i = 0; i < 2 * n_arm; i++) {
             int arm = ((i < n_arm ? i : 2 * n_arm - 1 - i) + round) % n_arm;
-            if (recording_time(arms[arm], n, &visits[arm][i / n_arm], &e) != STATUS_OK) stop(&e);
+            if (recording_time(arms[arm], n, &visits[arm][i / n_arm], &e) != STATUS_OK) bench_stop(&e);
         }
         for (int arm = 0; arm < n_arm; arm++) {
             seconds[arm][round] = sqrt(visits[arm][0] * visits[arm][1]);
@@ -76,15 +53,15 @@ static struct timing time_arms(struct bench *b, struct recording **arms, int n_a
         }
     }
     for (int arm = 0; arm < n_arm; arm++) {
-        if (statistics_interval(ratios[arm], b->n_rounds, &t.against_a[arm], &e) != STATUS_OK) stop(&e);
+        if (statistics_interval(ratios[arm], b->n_rounds, &t.against_a[arm], &e) != STATUS_OK) bench_stop(&e);
         t.seconds[arm] = statistics_median(seconds[arm], b->n_rounds);
     }
     return t;
 }
 
-static double percent(double log_ratio) { return 100 * expm1(log_ratio); }
+double bench_percent(double log_ratio) { return 100 * expm1(log_ratio); }
 
-static void print_time(const struct bench *b, double seconds, double bytes, double operations) {
+void bench_print_time(const struct bench *b, double seconds, double bytes, double operations) {
     double memory = bytes / b->copy_rate, arithmetic = operations / b->peak;
     printf("%10.2f us %6.0f GB/s %6.1f TFLOP/s %4.0f %% of %-10s", seconds * 1e6, bytes / seconds * 1e-9,
            operations / seconds * 1e-12, 100 * fmax(memory, arithmetic) / seconds,
@@ -148,7 +125,7 @@ static void fill_batches(struct attention_cell *c) {
             .form = c->form, .n_row = c->n_row * c->n_lane, .n_lane = c->n_lane, .max_window = 1, .lanes = c->lanes[k]};
 }
 
-static struct tensor next_tensor(struct bench *b, char **at, int64_t n_row, int64_t n_col) {
+struct tensor bench_next_tensor(struct bench *b, char **at, int64_t n_row, int64_t n_col) {
     struct tensor t = {*at, b->d->activation, n_row, n_col, n_col};
     *at += ((size_t)(n_row * n_col) * dtype_bytes(t.dtype) + 255) / 256 * 256;
     return t;
@@ -174,15 +151,15 @@ static void prepare_attention(struct attention_cell *c) {
                                       .head_dim = HEAD,
                                       .scale = 1.0f / 16,
                                       .kv = {.pages = c->b->pool, .dtype = c->kv}};
-    c->args.q = next_tensor(c->b, &at, rows, s->n_head * HEAD);
-    c->args.qg = next_tensor(c->b, &at, rows, s->n_head * HEAD * 2);
-    c->args.out = next_tensor(c->b, &at, rows, s->n_head * HEAD);
+    c->args.q = bench_next_tensor(c->b, &at, rows, s->n_head * HEAD);
+    c->args.qg = bench_next_tensor(c->b, &at, rows, s->n_head * HEAD * 2);
+    c->args.out = bench_next_tensor(c->b, &at, rows, s->n_head * HEAD);
     fill_batches(c);
 }
 
-static void wait_for(struct bench *b) {
+void bench_wait(struct bench *b) {
     struct error e;
-    if (b->d->sync(b->d, &e) != STATUS_OK) stop(&e);
+    if (b->d->sync(b->d, &e) != STATUS_OK) bench_stop(&e);
 }
 
 // One page a lane in order is how the twin sees memory, so both must give the same bits there.
@@ -195,10 +172,10 @@ static void check_twin(struct attention_cell *c) {
     d->ops->begin(d, c->args.batch);
     for (int k = 0; k < 2; k++) {
         (k == 0 ? d->ops->attention : attention_flat)(d, &c->args);
-        wait_for(c->b);
+        bench_wait(c->b);
         d->copy_out(d, out[k], c->args.out.data, bytes);
     }
-    wait_for(c->b);
+    bench_wait(c->b);
     if (memcmp(out[0], out[1], bytes) != 0) {
         printf("the flat twin computes something else\n");
         c->b->red = true;
@@ -225,11 +202,11 @@ static void report_attention(struct attention_cell *c, const struct timing *t) {
     c->b->red |= !within;
     printf("%-8s %-6s %4s  %2d x %4d at %5d ", s->name, c->form == FORM_PROMPT ? "prompt" : "rows",
            c->kv == DTYPE_E4M3 ? "e4m3" : "bf16", c->n_lane, c->n_row, c->position);
-    print_time(c->b, t->seconds[2] / copies, bytes, 4.0 * HEAD * (double)s->n_head * keys * rows);
+    bench_print_time(c->b, t->seconds[2] / copies, bytes, 4.0 * HEAD * (double)s->n_head * keys * rows);
     printf(" flat %10.2f us  pages %+.2f %% [%+.2f, %+.2f]  A/A %+.2f %% [%+.2f, %+.2f]  %s, seen from %.2f %%: %s\n",
-           t->seconds[0] / copies * 1e6, percent(pages->middle), percent(pages->low), percent(pages->high),
-           percent(again->middle), percent(again->low), percent(again->high), verdict_name(v), percent(seen),
-           within ? "ok" : "RED");
+           t->seconds[0] / copies * 1e6, bench_percent(pages->middle), bench_percent(pages->low),
+           bench_percent(pages->high), bench_percent(again->middle), bench_percent(again->low),
+           bench_percent(again->high), verdict_name(v), bench_percent(seen), within ? "ok" : "RED");
     fflush(stdout);
 }
 
@@ -246,10 +223,10 @@ static void bench_attention_cell(struct bench *b, const struct shape *s, enum dt
         lay_out(&c, paged);
         c.run = paged ? b->d->ops->attention : attention_flat;
         if (arm != 1) b->d->ops->begin(b->d, c.args.batch); // what is recorded must not upload
-        wait_for(b);
-        if (recording_make(b->d, run_copies, &c, &arms[arm], &e) != STATUS_OK) stop(&e);
+        bench_wait(b);
+        if (recording_make(b->d, run_copies, &c, &arms[arm], &e) != STATUS_OK) bench_stop(&e);
     }
-    struct timing t = time_arms(b, arms, ARMS_MAX);
+    struct timing t = bench_time_arms(b, arms, ARMS_MAX);
     report_attention(&c, &t);
     for (int arm = 0; arm < ARMS_MAX; arm++) recording_free(arms[arm]);
     free(c.pages);
@@ -314,9 +291,9 @@ static void bench_product(struct bench *b, const struct shape *s, struct product
     c->b = b;
     c->used = 0;
     c->args = (struct linear_args){.form = form, .n_parts = c->n_part};
-    c->args.x = next_tensor(b, &at, n_row, c->n_in);
+    c->args.x = bench_next_tensor(b, &at, n_row, c->n_in);
     for (int p = 0; p < c->n_part; p++) {
-        c->args.part[p].out = next_tensor(b, &at, n_row, c->n_out[p]);
+        c->args.part[p].out = bench_next_tensor(b, &at, n_row, c->n_out[p]);
         weights += (double)c->n_out[p] * (double)c->n_in;
         activations += (double)n_row * (double)c->n_out[p] * (double)dtype_bytes(b->d->activation);
     }
@@ -325,14 +302,15 @@ static void bench_product(struct bench *b, const struct shape *s, struct product
     c->n_copy = (int)fmin(COPIES_MAX, fmax(1, 0.9 * (double)POOL_BYTES / (weights * (0.5 + 4.0 / 64))));
     if (form == FORM_PROMPT && c->n_copy > 4) c->n_copy = 4;
     run_products(c); // what a shape needs once
-    wait_for(b);
+    bench_wait(b);
     for (int arm = 0; arm < 2; arm++)
-        if (recording_make(b->d, run_products, c, &arms[arm], &e) != STATUS_OK) stop(&e);
-    struct timing t = time_arms(b, arms, 2);
+        if (recording_make(b->d, run_products, c, &arms[arm], &e) != STATUS_OK) bench_stop(&e);
+    struct timing t = bench_time_arms(b, arms, 2);
     const struct interval *again = &t.against_a[1];
     printf("%-8s %-6s %-18s %4d rows ", s->name, form == FORM_PROMPT ? "prompt" : "rows", c->name, n_row);
-    print_time(b, t.seconds[0] / c->n_copy, bytes, operations);
-    printf(" A/A %+.2f %% [%+.2f, %+.2f]\n", percent(again->middle), percent(again->low), percent(again->high));
+    bench_print_time(b, t.seconds[0] / c->n_copy, bytes, operations);
+    printf(" A/A %+.2f %% [%+.2f, %+.2f]\n", bench_percent(again->middle), bench_percent(again->low),
+           bench_percent(again->high));
     fflush(stdout);
     for (int arm = 0; arm < 2; arm++) recording_free(arms[arm]);
 }
@@ -382,6 +360,9 @@ static void open_bench(struct bench *b) {
         .value_dim = 128,
         .n_key_head = 16,
         .n_value_head = 48,
+        .n_expert = 256,
+        .n_used = 8,
+        .expert_width = 512,
         .max_context = 32768,
         .max_lanes = LANES_MAX,
         .max_window = 5,
@@ -391,18 +372,18 @@ static void open_bench(struct bench *b) {
     double seconds;
     // As wide as the two halves of a prompt's gate and up, in fp32.
     size_t bytes = (size_t)ROWS_MAX * 4 * (2 * 17408 + 5120 + 4096);
-    if (cuda_device_create(0, &b->d, &e) != STATUS_OK || b->d->reserve(b->d, &limits, &e) != STATUS_OK) stop(&e);
+    if (cuda_device_create(0, &b->d, &e) != STATUS_OK || b->d->reserve(b->d, &limits, &e) != STATUS_OK) bench_stop(&e);
     b->pool = b->d->alloc(b->d, POOL_BYTES);
     b->activations = b->d->alloc(b->d, bytes);
     if (b->pool == NULL || b->activations == NULL) {
         error_memory(&e);
-        stop(&e);
+        bench_stop(&e);
     }
     timer_fill(b->d, b->pool, POOL_BYTES, 0x807f807f, 0x3f003f00);
     timer_fill(b->d, b->activations, bytes, 0x807f807f, 0x3f003f00);
-    wait_for(b);
-    if (recording_make(b->d, copy_pool, b, &copy, &e) != STATUS_OK) stop(&e);
-    if (recording_time(copy, 20, &seconds, &e) != STATUS_OK) stop(&e);
+    bench_wait(b);
+    if (recording_make(b->d, copy_pool, b, &copy, &e) != STATUS_OK) bench_stop(&e);
+    if (recording_time(copy, 20, &seconds, &e) != STATUS_OK) bench_stop(&e);
     recording_free(copy);
     b->copy_rate = (double)POOL_BYTES / seconds;
     printf("%s: copies %.2f TB/s; floors of arithmetic are at %.0f TFLOP/s\n", b->d->name, b->copy_rate * 1e-12,
@@ -428,14 +409,15 @@ int main(int argc, char **argv) {
             break;
     }
     if (at < argc && argv[at][0] == '-') {
-        fprintf(stderr, "tf-cuda-bench [--tflops N] [--rounds N] [attention|rows|prompts ...]\n");
+        fprintf(stderr, "tf-cuda-bench [--tflops N] [--rounds N] [attention|rows|prompts|layers ...]\n");
         return 2;
     }
     open_bench(&b);
     if (is_asked(argc, argv, at, "attention")) bench_attention(&b);
     if (is_asked(argc, argv, at, "rows")) bench_products(&b, FORM_ROWS);
     if (is_asked(argc, argv, at, "prompts")) bench_products(&b, FORM_PROMPT);
-    wait_for(&b);
+    if (is_asked(argc, argv, at, "layers")) bench_layers(&b, shapes, sizeof shapes / sizeof *shapes);
+    bench_wait(&b);
     printf("%s\n",
            b.red ? "RED: pages cost more than they may, or the twin is none" : "pages are within 0.5 % of none");
     b.d->release(b.d, b.pool);
