@@ -1,223 +1,334 @@
 // attention in FORM_ROWS. A block has one absolute chunk of 512 keys, one KV head of one lane, and up to 16 of the
-// queries that share it; it runs their chains over the chunk's tiles of 64 keys. A second kernel merges the chunks of
-// each query in order. Chunks begin at multiples of 512 whatever the lane's length, and queries are rows of the matrix
-// product, so that a query's bits depend on itself and its keys only.
+// queries that share it. Each warp makes the scores of 64 of the keys; the chunk's maxima and sums are put together;
+// then each warp adds up its own columns of all values. No warp waits for another's keys or values. A second kernel
+// merges the chunks of each query in order. Chunks begin at multiples of 512 whatever the lane's length, and queries are
+// rows of the matrix product, so that a query's bits depend on itself and its keys only.
 #include "cuda/attention_codes.cuh"
 #include "cuda/attention_tiles.cuh"
 
-#define THREADS 128
-#define QUERIES 16
+#define WARPS      8
+#define THREADS    (32 * WARPS)
+#define QUERIES    16
+#define WARP_KEYS  (CUDA_CHUNK_KEYS / WARPS)
+#define KEY_TILES  (WARP_KEYS / 8) // of a warp, as the matrix instruction takes keys
+#define STAGE_KEYS 32              // of values that are fetched together
+#define STAGES     4
+#define Q_PAD      64 // bytes between rows of queries: the rows that are read together meet different banks
 
-// BUFFERS: of keys and of values. With two of each a tile is on its way while another is worked on; with one, values
-// are on their way while scores are made, and the other way round.
-template <int D, int BUFFERS> struct rows_shared {
-    char q[QUERIES * D * 2], k[BUFFERS][CUDA_TILE_KEYS * D * 2], v[BUFFERS][CUDA_TILE_KEYS * D * 2];
-    char p[QUERIES * CUDA_TILE_KEYS * 2]; // weights as bf16
-    float s[QUERIES][CUDA_TILE_KEYS + 4];
-    float max[QUERIES], sum[QUERIES], fade[QUERIES];
-    struct tile_rows rows[2];
+// Columns of a warp; with narrow heads some warps have none.
+template <int D> __host__ __device__ constexpr int warp_columns() { return D >= 8 * WARPS ? D / WARPS : 8; }
+
+template <int D> struct chunk_shared {
+    char p[QUERIES * CUDA_CHUNK_KEYS * 2]; // weights as bf16
+    char v[WARPS][STAGES][STAGE_KEYS * warp_columns<D>() * 2];
+    char q[QUERIES][D * 2 + Q_PAD];
+    int64_t at[CUDA_CHUNK_KEYS]; // byte offset of the key; its value is value_offset after it
+    float k_scale[CUDA_CHUNK_KEYS], v_scale[CUDA_CHUNK_KEYS]; // e4m3 only
+    float most[WARPS][QUERIES], sum[WARPS][QUERIES];
 };
 
-// Scores of this warp's 16 keys.
-template <int D, int BUFFERS>
-__device__ __forceinline__ void score_tile(const struct attention_job &job, struct rows_shared<D, BUFFERS> *s,
-                                           int buffer) {
-    int lane = threadIdx.x % 32, key0 = threadIdx.x / 32 * 16;
-    float c[2][4] = {};
-#pragma unroll 4
-    for (int k = 0; k < D / 16; k++) {
-        uint32_t a[4], b[4];
-        load_matrices(a, kv_piece<D>(s->q, lane % 16, 2 * k + lane / 16));
-        load_matrices(b, kv_piece<D>(s->k[buffer % BUFFERS], key0 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
-        mma_bf16(c[0], a, b[0], b[1]);
-        mma_bf16(c[1], a, b[2], b[3]);
+// What a block works on. Keys are counted from the chunk's first.
+struct chunk_place {
+    int kv_head, query0, first_key, n_key, n_old, n_chunk; // n_old: keys before the batch's own
+    const char *pages;
+    int64_t v_offset;
+};
+
+// ---- where keys lie ----
+
+struct key_place {
+    int64_t number, row; // of its page; of the page's rows of all heads
+};
+
+static __device__ __forceinline__ struct key_place place_of_key(const struct attention_job &job, const int32_t *pages,
+                                                                int kv_head, int key) {
+    struct key_place at;
+#ifdef TF_ATTENTION_FLAT
+    at.number = pages - job.batch.pages;
+    int slot = key;
+#else
+    int number = job.page_shift >= 0 ? key >> job.page_shift : key / job.kv.page_rows;
+    int slot = key - number * job.kv.page_rows;
+    at.number = pages[number];
+#endif
+    at.row = (int64_t)kv_head * job.kv.page_rows + slot;
+    return at;
+}
+
+template <int D, bool E4M3>
+__device__ __forceinline__ void find_keys(const struct attention_job &job, const struct chunk_place &at,
+                                          const int32_t *pages, struct chunk_shared<D> *s) {
+    for (int key = threadIdx.x; key < at.n_key; key += THREADS) {
+        struct key_place k = place_of_key(job, pages, at.kv_head, at.first_key + key);
+        s->at[key] = k.number * job.kv.page_bytes + job.kv.layer_offset + k.row * D * (E4M3 ? 1 : 2);
     }
-    for (int j = 0; j < 2; j++)
-        for (int i = 0; i < 4; i++) {
-            int key = key0 + 8 * j + 2 * (lane % 4) + i % 2;
-            float scale = job.kv.dtype == DTYPE_E4M3 ? job.scale * s->rows[buffer].k_scale[key] : job.scale;
-            s->s[lane / 4 + i / 2 * 8][key] = c[j][i] * scale;
+}
+
+template <int D>
+__device__ __forceinline__ void load_scales(const struct attention_job &job, const struct chunk_place &at,
+                                            const int32_t *pages, struct chunk_shared<D> *s) {
+    for (int key = threadIdx.x; key < at.n_key; key += THREADS) {
+        struct key_place k = place_of_key(job, pages, at.kv_head, at.first_key + key);
+        const float *scales = (const float *)(at.pages + k.number * job.kv.page_bytes + job.kv.scale_offset) + k.row;
+        s->k_scale[key] = scales[0];
+        s->v_scale[key] = scales[(int64_t)job.n_kv_head * job.kv.page_rows];
+    }
+}
+
+// ---- scores ----
+
+// Eight inputs of a key as bf16, or as the codes that become those.
+template <bool E4M3> struct key_piece { uint4 v; };
+template <> struct key_piece<true> { uint2 v; };
+
+static __device__ __forceinline__ uint4 widen(const struct key_piece<false> &p) { return p.v; }
+static __device__ __forceinline__ uint4 widen(const struct key_piece<true> &p) { return widen_eight(p.v.x, p.v.y); }
+
+// Inputs 32 i + 8 c to 32 i + 8 c + 7 of this thread's keys; zeros where there are none.
+template <int D, bool E4M3>
+__device__ __forceinline__ void load_keys(const struct chunk_place &at, const struct chunk_shared<D> *s, int i,
+                                          struct key_piece<E4M3> k[KEY_TILES]) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, input = i * 32 + lane % 4 * 8;
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; n++) {
+        int key = warp * WARP_KEYS + n * 8 + lane / 4;
+        k[n] = {};
+        if (key < at.n_key && input < D)
+            k[n] = *(const struct key_piece<E4M3> *)(at.pages + s->at[key] + input * (E4M3 ? 1 : 2));
+    }
+}
+
+// Of this warp's keys, for all queries. Which input stands where in the instruction is the same for both sides.
+template <int D, bool E4M3>
+__device__ __forceinline__ void make_scores(const struct chunk_place &at, const struct chunk_shared<D> *s,
+                                            struct key_piece<E4M3> next[KEY_TILES], float c[KEY_TILES][4]) {
+    constexpr int N = (D + 31) / 32;
+    int lane = threadIdx.x % 32, input = lane % 4 * 16;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        struct key_piece<E4M3> now[KEY_TILES];
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++) now[n] = next[n];
+        if (i + 1 < N) load_keys<D, E4M3>(at, s, i + 1, next);
+        uint4 top = make_uint4(0, 0, 0, 0), bottom = top;
+        if (i * 64 + input < D * 2) {
+            top = *(const uint4 *)(s->q[lane / 4] + i * 64 + input);
+            bottom = *(const uint4 *)(s->q[lane / 4 + 8] + i * 64 + input);
         }
+        const uint32_t a[2][4] = {{top.x, bottom.x, top.y, bottom.y}, {top.z, bottom.z, top.w, bottom.w}};
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++) {
+            uint4 k = widen(now[n]);
+            mma_bf16(c[n], a[0], k.x, k.y);
+            mma_bf16(c[n], a[1], k.z, k.w);
+        }
+    }
 }
 
-// One step of the chain: eight threads a query. The tile's keys from `first` on and before `visible` take part.
-template <int D, int BUFFERS>
-__device__ __forceinline__ void weigh_tile(const struct attention_job &job, struct rows_shared<D, BUFFERS> *s,
-                                           int buffer, int first, int visible) {
-    int query = threadIdx.x / 8, part = threadIdx.x % 8;
-    float x[8], most = s->max[query];
-    for (int i = 0; i < 8; i++) {
-        int key = part + 8 * i;
-        x[i] = key >= first && key < visible ? s->s[query][key] : -INFINITY;
-        most = fmaxf(most, x[i]);
-    }
-    for (int step = 1; step < 8; step *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
-    float sum = 0;
-    for (int i = 0; i < 8; i++) {
-        int key = part + 8 * i;
-        float p = key >= first && key < visible ? expf(x[i] - most) : 0.0f;
-        sum += p;
-        if (job.kv.dtype == DTYPE_E4M3 && key < visible) p *= s->rows[buffer].v_scale[key];
-        *(__nv_bfloat16 *)(kv_piece<CUDA_TILE_KEYS>(s->p, query, key / 8) + key % 8 * 2) = __float2bfloat16_rn(p);
-    }
-    for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    if (part != 0) return;
-    float fade = visible > 0 ? expf(s->max[query] - most) : 1.0f;
-    s->sum[query] = s->sum[query] * fade + sum;
-    s->fade[query] = fade;
-    if (visible > 0) s->max[query] = most;
-}
+// ---- weights ----
 
-// This warp's columns of the results: pairs of 8, every fourth pair.
-template <int D, int N, int BUFFERS>
-__device__ __forceinline__ void add_values(struct rows_shared<D, BUFFERS> *s, int buffer, float acc[N][2][4]) {
+struct chunk_sums {
+    float most[2], sum[2]; // of the thread's two queries
+};
+
+// Over the four lanes that share a query, and in `all` for the other warps.
+template <typename MERGE>
+static __device__ __forceinline__ void share(float x[2], float all[WARPS][QUERIES], MERGE merge) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float fade[2] = {s->fade[lane / 4], s->fade[lane / 4 + 8]};
 #pragma unroll
-    for (int n = 0; n < N; n++)
-        for (int j = 0; j < 2; j++)
-            for (int i = 0; i < 4; i++) acc[n][j][i] *= fade[i / 2];
+    for (int half = 0; half < 2; half++) {
+        for (int step = 1; step < 4; step *= 2) x[half] = merge(x[half], __shfl_xor_sync(0xffffffffu, x[half], step));
+        if (lane % 4 == 0) all[warp][lane / 4 + half * 8] = x[half];
+    }
+    __syncthreads();
 #pragma unroll
-    for (int k = 0; k < CUDA_TILE_KEYS / 16; k++) {
-        uint32_t a[4];
-        load_matrices(a, kv_piece<CUDA_TILE_KEYS>(s->p, lane % 16, 2 * k + lane / 16));
+    for (int half = 0; half < 2; half++) {
+        x[half] = all[0][lane / 4 + half * 8];
+        for (int w = 1; w < WARPS; w++) x[half] = merge(x[half], all[w][lane / 4 + half * 8]);
+    }
+}
+
+// Scores become weights. visible: keys that each of the thread's queries sees; those before `unseen` it does not.
+template <int D, bool E4M3>
+__device__ __forceinline__ struct chunk_sums weigh(const struct attention_job &job, struct chunk_shared<D> *s,
+                                                   float c[KEY_TILES][4], int unseen, const int visible[2]) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, key0 = warp * WARP_KEYS + 2 * (lane % 4);
+    struct chunk_sums r = {{-INFINITY, -INFINITY}, {0, 0}};
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-            int block = warp + 4 * n; // of 16 columns
-            if (block * 16 >= D) continue;
-            uint32_t b[4];
-            load_matrices_transposed(b, kv_piece<D>(s->v[buffer % BUFFERS], 16 * k + lane % 16, 2 * block + lane / 16));
-            mma_bf16(acc[n][0], a, b[0], b[1]);
-            mma_bf16(acc[n][1], a, b[2], b[3]);
+    for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int key = key0 + n * 8 + i % 2;
+            bool seen = key >= unseen && key < visible[i / 2];
+            float scale = E4M3 && seen ? job.scale * s->k_scale[key] : job.scale;
+            c[n][i] = seen ? c[n][i] * scale : -INFINITY;
+            r.most[i / 2] = fmaxf(r.most[i / 2], c[n][i]);
         }
+    share(r.most, s->most, [](float a, float b) { return fmaxf(a, b); });
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float p[2];
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                int key = key0 + n * 8 + k;
+                bool seen = key >= unseen && key < visible[half];
+                p[k] = seen ? expf(c[n][2 * half + k] - r.most[half]) : 0.0f;
+                r.sum[half] += p[k];
+                if (E4M3 && seen) p[k] *= s->v_scale[key];
+            }
+            char *to = kv_piece<CUDA_CHUNK_KEYS>(s->p, lane / 4 + half * 8, warp * KEY_TILES + n);
+            *(uint32_t *)(to + lane % 4 * 4) = pack_bf16(p[0], p[1]);
+        }
+    share(r.sum, s->sum, [](float a, float b) { return a + b; });
+    return r;
+}
+
+// ---- values ----
+
+// Where a piece of eight columns of a key stands in a stage, so that keys that are read together meet different banks.
+template <int D> __device__ __forceinline__ char *value_piece(char *stage, int key, int piece) {
+    constexpr int PIECES = warp_columns<D>() / 8;
+    return stage + (key * PIECES + (piece ^ (key >> (PIECES == 4 ? 1 : 2) & (PIECES - 1)))) * 16;
+}
+
+// Starts bringing a stage's keys of this warp's columns: zeros behind the last. Codes lie one key after another.
+template <int D, bool E4M3>
+__device__ __forceinline__ void fetch_values(const struct chunk_place &at, struct chunk_shared<D> *s, int stage) {
+    constexpr int COLUMNS = warp_columns<D>(), PIECES = COLUMNS / 8;
+    int warp = threadIdx.x / 32;
+    char *to = s->v[warp][stage % STAGES];
+    if (warp * COLUMNS < D && stage * STAGE_KEYS < at.n_key)
+#pragma unroll
+        for (int i = threadIdx.x % 32; i < STAGE_KEYS * PIECES; i += 32) {
+            int key = i / PIECES, piece = i % PIECES, in_chunk = stage * STAGE_KEYS + key;
+            bool exists = in_chunk < at.n_key;
+            const char *from = at.pages + (exists ? s->at[in_chunk] : 0) + at.v_offset;
+            int column = warp * COLUMNS + piece * 8;
+            if (E4M3)
+                copy8(to + i * 8, exists ? from + column : at.pages, exists ? 8 : 0);
+            else
+                copy16(value_piece<D>(to, key, piece), exists ? from + column * 2 : at.pages, exists ? 16 : 0);
+        }
+    copies_commit();
+}
+
+// A lane's key of a stage from codes to bf16, in the same place: all lanes have read before one writes.
+template <int D> __device__ __forceinline__ void widen_stage(char *stage) {
+    constexpr int PIECES = warp_columns<D>() / 8;
+    int key = threadIdx.x % 32;
+    uint2 codes[PIECES];
+#pragma unroll
+    for (int k = 0; k < PIECES; k++) codes[k] = *(const uint2 *)(stage + (key * PIECES + k) * 8);
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < PIECES; k++) *(uint4 *)value_piece<D>(stage, key, k) = widen_eight(codes[k].x, codes[k].y);
+    __syncwarp();
+}
+
+// This warp's columns of all values.
+template <int D, bool E4M3>
+__device__ __forceinline__ void add_values(const struct chunk_place &at, struct chunk_shared<D> *s,
+                                           float c[warp_columns<D>() / 8][4]) {
+    constexpr int PIECES = warp_columns<D>() / 8;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_stage = (at.n_key + STAGE_KEYS - 1) / STAGE_KEYS;
+#pragma unroll 1
+    for (int stage = 0; stage < n_stage; stage++) {
+        char *v = s->v[warp][stage % STAGES];
+        copies_wait<STAGES - 1>();
+        __syncwarp();
+        if (E4M3) widen_stage<D>(v);
+#pragma unroll
+        for (int k = 0; k < STAGE_KEYS / 16; k++) {
+            uint32_t a[4];
+            int key = stage * STAGE_KEYS + k * 16;
+            load_matrices(a, kv_piece<CUDA_CHUNK_KEYS>(s->p, lane % 16, key / 8 + lane / 16));
+#pragma unroll
+            for (int n = 0; n < PIECES; n += 2) {
+                uint32_t b[4];
+                load_matrices_transposed(b, value_piece<D>(v, k * 16 + lane % 16, min(n + lane / 16, PIECES - 1)));
+                mma_bf16(c[n], a, b[0], b[1]);
+                if (n + 1 < PIECES) mma_bf16(c[(n + 1) % PIECES], a, b[2], b[3]);
+            }
+        }
+        __syncwarp();
+        fetch_values<D, E4M3>(at, s, stage + STAGES);
     }
 }
 
 // The chunk's results of this block's queries: a thread has two of them, and pairs of columns of each.
-template <int D, int N, int BUFFERS>
+template <int D>
 __device__ __forceinline__ void store_parts(const struct attention_job &job, const struct lane_entry &lane,
-                                            const struct rows_shared<D, BUFFERS> *s, int query0, int kv_head,
-                                            int n_chunk, const float acc[N][2][4]) {
+                                            const struct chunk_place &at, const struct chunk_sums &sums,
+                                            const float c[warp_columns<D>() / 8][4]) {
+    constexpr int COLUMNS = warp_columns<D>();
     int n_query = lane.n_row * job.r, l = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        int own = l / 4 + half * 8, q = query0 + own, row = q / job.r;
+        int q = at.query0 + l / 4 + half * 8, row = q / job.r;
         if (q >= n_query) continue;
-        int64_t part = (lane.part_base - job.first_part + (int64_t)row * n_chunk + blockIdx.x) * job.n_head +
-                       kv_head * job.r + (q - row * job.r);
+        int64_t part = (lane.part_base - job.first_part + (int64_t)row * at.n_chunk + blockIdx.x) * job.n_head +
+                       at.kv_head * job.r + (q - row * job.r);
         float *to = job.parts + part * (D + 2);
 #pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                int col = (warp + 4 * n) * 16 + j * 8 + 2 * (l % 4);
-                if (col < D) *(float2 *)(to + 2 + col) = make_float2(acc[n][j][2 * half], acc[n][j][2 * half + 1]);
-            }
-        if (warp == 0 && l % 4 == 0) *(float2 *)to = make_float2(s->max[own], s->sum[own]);
-    }
-}
-
-// What a block works on.
-struct rows_place {
-    int kv_head, query0, first_key, end, n_chunk;
-    const int32_t *pages;
-};
-
-template <int D, bool WHOLE>
-__device__ __forceinline__ void fetch_keys(const struct attention_job &job, const struct rows_place &at,
-                                           const struct tile_rows *rows, int page, int key0, int64_t offset,
-                                           char *tile) {
-    fetch_tile<D, WHOLE, THREADS>(job, rows, tile_start<D, WHOLE>(job, page, at.kv_head, key0), offset,
-                                  min(CUDA_TILE_KEYS, at.end - key0), tile);
-}
-
-// The chain over the chunk's tiles; the first tile's keys are on their way, and with two buffers its values.
-template <int D, bool WHOLE, int BUFFERS, int N>
-__device__ __forceinline__ void walk_tiles(const struct attention_job &job, const struct lane_entry &lane,
-                                           const struct rows_place &at, struct rows_shared<D, BUFFERS> *s, int page,
-                                           int next_page, float acc[N][2][4]) {
-    constexpr bool TWO = BUFFERS == 2;
-    int64_t v_offset = value_offset(job, D);
-    int my_row = (at.query0 + threadIdx.x / 8) / job.r; // of the query that this thread weighs keys for
-    int buffer = 0;
-    for (int key0 = at.first_key; key0 < at.end; key0 += CUDA_TILE_KEYS, buffer ^= 1) {
-        int next = key0 + CUDA_TILE_KEYS, other = buffer ^ 1;
-        int page_after = tile_page<WHOLE>(job, at.pages, next + CUDA_TILE_KEYS, at.end);
-        if (!TWO) fetch_keys<D, WHOLE>(job, at, &s->rows[buffer], page, key0, v_offset, s->v[0]);
-        if (!TWO) copies_commit();
-        find_rows<D, WHOLE>(job, at.pages, next_page, at.kv_head, next, at.end, &s->rows[other]);
-        if (TWO) {
-            if (next < at.end) fetch_keys<D, WHOLE>(job, at, NULL, next_page, next, 0, s->k[other % BUFFERS]);
-            copies_commit();
-            if (next < at.end) fetch_keys<D, WHOLE>(job, at, NULL, next_page, next, v_offset, s->v[other % BUFFERS]);
-            copies_commit();
+        for (int n = 0; n < COLUMNS / 8; n++) {
+            int column = warp * COLUMNS + n * 8 + 2 * (l % 4);
+            if (column < D) *(float2 *)(to + 2 + column) = make_float2(c[n][2 * half], c[n][2 * half + 1]);
         }
-        copies_wait<TWO ? 3 : 1>();
-        __syncthreads();
-        widen_tile<D, THREADS>(job, s->k[buffer % BUFFERS]);
-        score_tile<D>(job, s, buffer);
-        __syncthreads();
-        if (!TWO && next < at.end) fetch_keys<D, WHOLE>(job, at, &s->rows[other], next_page, next, 0, s->k[0]);
-        if (!TWO) copies_commit();
-        weigh_tile<D>(job, s, buffer, job.unseen - key0,
-                      max(0, min(CUDA_TILE_KEYS, lane.position + my_row + 1 - key0)));
-        copies_wait<TWO ? 2 : 1>();
-        __syncthreads();
-        widen_tile<D, THREADS>(job, s->v[buffer % BUFFERS]);
-        add_values<D, N>(s, buffer, acc);
-        __syncthreads();
-        page = next_page;
-        next_page = page_after;
+        if (warp == 0 && l % 4 == 0) *(float2 *)to = make_float2(sums.most[half], sums.sum[half]);
     }
-    copies_wait<0>();
 }
 
-// BUFFERS is 2 with whole tiles only.
-template <int D, bool WHOLE, int BUFFERS>
-static __global__ void __launch_bounds__(THREADS) attention_rows_kernel(const __grid_constant__ attention_job job) {
-    constexpr int N = (D + 63) / 64;
+template <int D, bool E4M3>
+static __global__ void __launch_bounds__(THREADS, 2) attention_rows_kernel(const __grid_constant__ attention_job job) {
     extern __shared__ __align__(16) char memory[];
-    struct rows_shared<D, BUFFERS> *s = (struct rows_shared<D, BUFFERS> *)memory;
+    struct chunk_shared<D> *s = (struct chunk_shared<D> *)memory;
     let_next_start();
     const struct lane_entry lane = job.batch.lanes[job.first_lane + blockIdx.z];
     int n_tile_q = (int)gridDim.y / job.n_kv_head, n_query = lane.n_row * job.r, lane_end = lane.position + lane.n_row;
-    struct rows_place at;
+    const int32_t *pages = job.batch.pages + lane.page_at;
+    struct chunk_place at;
     at.kv_head = blockIdx.y / n_tile_q;
     at.query0 = blockIdx.y % n_tile_q * QUERIES;
     at.n_chunk = (lane_end + CUDA_CHUNK_KEYS - 1) / CUDA_CHUNK_KEYS;
     at.first_key = blockIdx.x * CUDA_CHUNK_KEYS;
-    at.end = min(lane_end, at.first_key + CUDA_CHUNK_KEYS);
-    at.pages = job.batch.pages + lane.page_at;
+    at.n_key = min(lane_end - at.first_key, CUDA_CHUNK_KEYS);
+    at.n_old = lane.position - at.first_key;
+    at.pages = (const char *)job.kv.pages;
+    at.v_offset = value_offset(job, D);
     if ((int)blockIdx.x >= at.n_chunk || at.query0 >= n_query) return;
-    // The first tile is asked for before what came earlier is waited for, if it holds no row of this batch: all of it
-    // was written before the batch's tables were sent.
-    bool is_old = at.first_key + CUDA_TILE_KEYS <= lane.position;
-    if (!is_old) wait_for_earlier();
-    int page = tile_page<WHOLE>(job, at.pages, at.first_key, at.end),
-        next_page = tile_page<WHOLE>(job, at.pages, at.first_key + CUDA_TILE_KEYS, at.end);
-    find_rows<D, WHOLE>(job, at.pages, page, at.kv_head, at.first_key, at.end, &s->rows[0]);
+    find_keys<D, E4M3>(job, at, pages, s);
     __syncthreads();
-    fetch_keys<D, WHOLE>(job, at, &s->rows[0], page, at.first_key, 0, s->k[0]);
-    copies_commit();
-    if (BUFFERS == 2) {
-        fetch_keys<D, WHOLE>(job, at, NULL, page, at.first_key, value_offset(job, D), s->v[0]);
-        copies_commit();
-    }
-    if (is_old) wait_for_earlier();
-
+    // Keys and values that are no rows of this batch were written before its tables were sent: they are asked for
+    // before what came earlier is waited for.
+    int warp = threadIdx.x / 32, l = threadIdx.x % 32;
+    bool old_keys = (warp + 1) * WARP_KEYS <= at.n_old, old_values = STAGES * STAGE_KEYS <= at.n_old;
+    struct key_piece<E4M3> first[KEY_TILES];
+    if (old_keys) load_keys<D, E4M3>(at, s, 0, first);
+    if (old_values)
+        for (int stage = 0; stage < STAGES; stage++) fetch_values<D, E4M3>(at, s, stage);
+    wait_for_earlier();
+    if (!old_keys) load_keys<D, E4M3>(at, s, 0, first);
+    if (!old_values)
+        for (int stage = 0; stage < STAGES; stage++) fetch_values<D, E4M3>(at, s, stage);
+    if (E4M3) load_scales<D>(job, at, pages, s);
     for (int i = threadIdx.x; i < QUERIES * D / 8; i += THREADS) {
-        int q = at.query0 + i / (D / 8);
+        int own = i / (D / 8), q = at.query0 + own;
         uint4 v = make_uint4(0, 0, 0, 0);
         if (q < n_query) v = query_piece<D>(job.q, lane.row0 + q / job.r, at.kv_head * job.r + q % job.r, i % (D / 8));
-        *(uint4 *)kv_piece<D>(s->q, i / (D / 8), i % (D / 8)) = v;
+        *(uint4 *)(s->q[own] + i % (D / 8) * 16) = v;
     }
-    if (threadIdx.x < QUERIES) {
-        s->max[threadIdx.x] = -INFINITY;
-        s->sum[threadIdx.x] = 0;
-    }
-    float acc[N][2][4] = {};
-    walk_tiles<D, WHOLE, BUFFERS, N>(job, lane, at, s, page, next_page, acc);
-    store_parts<D, N>(job, lane, s, at.query0, at.kv_head, at.n_chunk, acc);
+    __syncthreads();
+    float c[KEY_TILES][4] = {}, sums[warp_columns<D>() / 8][4] = {};
+    make_scores<D, E4M3>(at, s, first, c);
+    int visible[2];
+    for (int half = 0; half < 2; half++)
+        visible[half] = min(lane.position + (at.query0 + l / 4 + half * 8) / job.r + 1 - at.first_key, at.n_key);
+    struct chunk_sums weights = weigh<D, E4M3>(job, s, c, job.unseen - at.first_key, visible);
+    if (warp * warp_columns<D>() < D) add_values<D, E4M3>(at, s, sums);
+    copies_wait<0>();
+    store_parts<D>(job, lane, at, weights, sums);
 }
 
 // One block a query: its chunks' results, folded in order.
@@ -244,27 +355,15 @@ template <int D> static __global__ void merge_kernel(const __grid_constant__ att
     tensor_store(job.out, t, (int64_t)h * D + col, acc * (1.0f / sum) * sigmoid_of(gate));
 }
 
-template <int D, bool WHOLE, int BUFFERS>
-static void launch_buffers(struct cuda_device *d, const struct attention_job *job, dim3 grid) {
-    size_t bytes = sizeof(struct rows_shared<D, BUFFERS>);
-    cudaFuncSetAttribute(attention_rows_kernel<D, WHOLE, BUFFERS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)bytes);
-    cuda_start(d, "attention, rows", attention_rows_kernel<D, WHOLE, BUFFERS>, grid, THREADS, bytes, *job);
-}
-
-// Few blocks have a processor's memory each; many are faster two by two.
-template <int D, bool WHOLE>
-static void launch_rows(struct cuda_device *d, const struct attention_job *job, dim3 grid) {
-    constexpr int BUFFERS = WHOLE ? 2 : 1;
-    bool is_few = (int64_t)grid.x * grid.y * grid.z <= d->n_processors;
-    if (is_few && sizeof(struct rows_shared<D, BUFFERS>) + 1024 <= d->shared_bytes)
-        launch_buffers<D, WHOLE, BUFFERS>(d, job, grid);
-    else
-        launch_buffers<D, WHOLE, 1>(d, job, grid);
+template <int D, bool E4M3>
+static void launch_chunks(struct cuda_device *d, const struct attention_job *job, dim3 grid) {
+    size_t bytes = sizeof(struct chunk_shared<D>);
+    cudaFuncSetAttribute(attention_rows_kernel<D, E4M3>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cuda_start(d, "attention, rows", attention_rows_kernel<D, E4M3>, grid, THREADS, bytes, *job);
 }
 
 // Lanes [first, last) at once: their parts fit into the scratch.
-template <int D, bool WHOLE>
+template <int D>
 static void run_lanes(struct cuda_device *d, struct attention_job *job, const struct batch *b, int first, int last) {
     int64_t n_chunk = 1, n_row = 1;
     for (int i = first; i < last; i++) {
@@ -274,7 +373,7 @@ static void run_lanes(struct cuda_device *d, struct attention_job *job, const st
     job->first_lane = first;
     dim3 grid((unsigned)n_chunk, (unsigned)(job->n_kv_head * ceil_div(n_row * job->r, QUERIES)),
               (unsigned)(last - first));
-    launch_rows<D, WHOLE>(d, job, grid);
+    (job->kv.dtype == DTYPE_E4M3 ? launch_chunks<D, true> : launch_chunks<D, false>)(d, job, grid);
     int row0 = b->lanes[first].row0, end = b->lanes[last - 1].row0 + b->lanes[last - 1].n_row;
     dim3 merge((unsigned)(end - row0), (unsigned)job->n_head);
     unsigned threads = D < 32 ? 32 : D;
@@ -308,14 +407,14 @@ void attention_rows(struct cuda_device *d, const struct attention_args *a, struc
         base += n;
         switch (a->head_dim) {
 #ifndef TF_ATTENTION_FLAT
-        case 16: run_lanes<16, false>(d, job, b, first, last); break;
-        case 32: run_lanes<32, false>(d, job, b, first, last); break;
-        case 64: run_lanes<64, false>(d, job, b, first, last); break;
-        case 128: run_lanes<128, false>(d, job, b, first, last); break;
+        case 16: run_lanes<16>(d, job, b, first, last); break;
+        case 32: run_lanes<32>(d, job, b, first, last); break;
+        case 64: run_lanes<64>(d, job, b, first, last); break;
+        case 128: run_lanes<128>(d, job, b, first, last); break;
 #endif
         default:
             must(a->head_dim == 256);
-            (has_whole_tiles(job) ? run_lanes<256, true> : run_lanes<256, false>)(d, job, b, first, last);
+            run_lanes<256>(d, job, b, first, last);
             break;
         }
     }
