@@ -1,7 +1,7 @@
 // attention in FORM_ROWS. A block has one absolute chunk of 512 keys, one KV head of one lane, and up to 16 of the
 // queries that share it. Each warp makes the scores of 64 of the keys; the chunk's maxima and sums are put together;
 // then each warp adds up its own columns of all values. No warp waits for another's keys or values. A second kernel
-// merges the chunks of each query in order. Chunks begin at multiples of 512 whatever the lane's length, and queries are
+// merges the chunks of each query in order. Chunks begin at multiples of 512 whatever the lane's length; queries are
 // rows of the matrix product, so that a query's bits depend on itself and its keys only.
 #include "cuda/attention_codes.cuh"
 #include "cuda/attention_tiles.cuh"
