@@ -84,41 +84,39 @@ template <> struct key_piece<true> { uint2 v; };
 static __device__ __forceinline__ uint4 widen(const struct key_piece<false> &p) { return p.v; }
 static __device__ __forceinline__ uint4 widen(const struct key_piece<true> &p) { return widen_eight(p.v.x, p.v.y); }
 
-// Inputs 32 i + 8 c to 32 i + 8 c + 7 of this thread's keys; zeros where there are none.
+// Of this thread's key of tile n, inputs 32 i + 8 c to 32 i + 8 c + 7 for all i; zeros where there are none.
 template <int D, bool E4M3>
-__device__ __forceinline__ void load_keys(const struct chunk_place &at, const struct chunk_shared<D> *s, int i,
-                                          struct key_piece<E4M3> k[KEY_TILES]) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, input = i * 32 + lane % 4 * 8;
+__device__ __forceinline__ void load_keys(const struct chunk_place &at, const struct chunk_shared<D> *s, int n,
+                                          struct key_piece<E4M3> k[(D + 31) / 32]) {
+    int lane = threadIdx.x % 32, key = threadIdx.x / 32 * WARP_KEYS + n * 8 + lane / 4, input = lane % 4 * 8;
+    const char *from = at.pages + (key < at.n_key ? s->at[key] : 0) + input * (E4M3 ? 1 : 2);
 #pragma unroll
-    for (int n = 0; n < KEY_TILES; n++) {
-        int key = warp * WARP_KEYS + n * 8 + lane / 4;
-        k[n] = {};
-        if (key < at.n_key && input < D)
-            k[n] = *(const struct key_piece<E4M3> *)(at.pages + s->at[key] + input * (E4M3 ? 1 : 2));
+    for (int i = 0; i < (D + 31) / 32; i++) {
+        k[i] = {};
+        if (key < at.n_key && i * 32 + input < D) k[i] = *(const struct key_piece<E4M3> *)(from + i * (E4M3 ? 32 : 64));
     }
 }
 
 // Of this warp's keys, for all queries. Which input stands where in the instruction is the same for both sides.
 template <int D, bool E4M3>
 __device__ __forceinline__ void make_scores(const struct chunk_place &at, const struct chunk_shared<D> *s,
-                                            struct key_piece<E4M3> next[KEY_TILES], float c[KEY_TILES][4]) {
+                                            struct key_piece<E4M3> next[(D + 31) / 32], float c[KEY_TILES][4]) {
     constexpr int N = (D + 31) / 32;
     int lane = threadIdx.x % 32, input = lane % 4 * 16;
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        struct key_piece<E4M3> now[KEY_TILES];
+    for (int n = 0; n < KEY_TILES; n++) {
+        struct key_piece<E4M3> now[N];
 #pragma unroll
-        for (int n = 0; n < KEY_TILES; n++) now[n] = next[n];
-        if (i + 1 < N) load_keys<D, E4M3>(at, s, i + 1, next);
-        uint4 top = make_uint4(0, 0, 0, 0), bottom = top;
-        if (i * 64 + input < D * 2) {
-            top = *(const uint4 *)(s->q[lane / 4] + i * 64 + input);
-            bottom = *(const uint4 *)(s->q[lane / 4 + 8] + i * 64 + input);
-        }
-        const uint32_t a[2][4] = {{top.x, bottom.x, top.y, bottom.y}, {top.z, bottom.z, top.w, bottom.w}};
+        for (int i = 0; i < N; i++) now[i] = next[i];
+        if (n + 1 < KEY_TILES) load_keys<D, E4M3>(at, s, n + 1, next);
 #pragma unroll
-        for (int n = 0; n < KEY_TILES; n++) {
-            uint4 k = widen(now[n]);
+        for (int i = 0; i < N; i++) {
+            uint4 top = make_uint4(0, 0, 0, 0), bottom = top, k = widen(now[i]);
+            if (i * 64 + input < D * 2) {
+                top = *(const uint4 *)(s->q[lane / 4] + i * 64 + input);
+                bottom = *(const uint4 *)(s->q[lane / 4 + 8] + i * 64 + input);
+            }
+            const uint32_t a[2][4] = {{top.x, bottom.x, top.y, bottom.y}, {top.z, bottom.z, top.w, bottom.w}};
             mma_bf16(c[n], a[0], k.x, k.y);
             mma_bf16(c[n], a[1], k.z, k.w);
         }
@@ -193,6 +191,12 @@ template <int D> __device__ __forceinline__ char *value_piece(char *stage, int k
     return stage + (key * PIECES + (piece ^ (key >> (PIECES == 4 ? 1 : 2) & (PIECES - 1)))) * 16;
 }
 
+// As copy16, and what lies beside it comes into the second cache: other warps ask for that.
+static __device__ __forceinline__ void copy16_ahead(void *to, const void *from, int bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(bytes));
+}
+
 // Starts bringing a stage's keys of this warp's columns: zeros behind the last. Codes lie one key after another.
 template <int D, bool E4M3>
 __device__ __forceinline__ void fetch_values(const struct chunk_place &at, struct chunk_shared<D> *s, int stage) {
@@ -209,7 +213,7 @@ __device__ __forceinline__ void fetch_values(const struct chunk_place &at, struc
             if (E4M3)
                 copy8(to + i * 8, exists ? from + column : at.pages, exists ? 8 : 0);
             else
-                copy16(value_piece<D>(to, key, piece), exists ? from + column * 2 : at.pages, exists ? 16 : 0);
+                copy16_ahead(value_piece<D>(to, key, piece), exists ? from + column * 2 : at.pages, exists ? 16 : 0);
         }
     copies_commit();
 }
@@ -304,7 +308,7 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_rows_kernel(const
     // before what came earlier is waited for.
     int warp = threadIdx.x / 32, l = threadIdx.x % 32;
     bool old_keys = (warp + 1) * WARP_KEYS <= at.n_old, old_values = STAGES * STAGE_KEYS <= at.n_old;
-    struct key_piece<E4M3> first[KEY_TILES];
+    struct key_piece<E4M3> first[(D + 31) / 32];
     if (old_keys) load_keys<D, E4M3>(at, s, 0, first);
     if (old_values)
         for (int stage = 0; stage < STAGES; stage++) fetch_values<D, E4M3>(at, s, stage);

@@ -236,7 +236,7 @@ static __device__ __forceinline__ float convolve(const struct conv_job &conv, co
 
 // CONV: c is made of conv.m.
 template <bool CONV>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 2)
     delta_rows_kernel(const __grid_constant__ delta_job job, const __grid_constant__ conv_job conv) {
     __shared__ struct rows_shared shared;
     let_next_start();

@@ -81,19 +81,20 @@ static __global__ void __launch_bounds__(32 * WIDEN_WARPS) moe_widen_kernel(cons
     float factor = moe_norm_factor(x, job.x_groups, job.eps);
     int step = (int)gridDim.x * WIDEN_WARPS;
     for (int first = (int)blockIdx.x * WIDEN_WARPS + warp; first < n_item; first += WIDEN_AHEAD * step) {
-        struct moe_codes codes[2 * WIDEN_AHEAD] = {};
-        float y[2 * WIDEN_AHEAD] = {};
+        struct moe_codes codes[WIDEN_AHEAD][2];
         bool exists = group < job.x_groups;
 #pragma unroll
         for (int k = 0; k < WIDEN_AHEAD; k++)
-            if (exists && first + k * step < n_item) open_item(job, c, first + k * step, span, codes + 2 * k);
-        if (exists) moe_multiply<2 * WIDEN_AHEAD>(codes, x, job.x_groups, group, y);
-        moe_span_sum<2 * WIDEN_AHEAD>(y, span);
+            if (exists && first + k * step < n_item) open_item(job, c, first + k * step, span, codes[k]);
 #pragma unroll
         for (int k = 0; k < WIDEN_AHEAD; k++) {
-            if (group != 0 || first + k * step >= n_item) continue;
+            if (first + k * step >= n_item) break;
+            float y[2] = {};
+            if (exists) moe_multiply<2>(codes[k], x, job.x_groups, group, y);
+            moe_span_sum<2>(y, span);
+            if (group != 0) continue;
             struct widen_place at = place_of_item(job, first + k * step, span);
-            job.h[(int64_t)at.pair * width + at.output] = silu_of(y[2 * k] * factor) * (y[2 * k + 1] * factor);
+            job.h[(int64_t)at.pair * width + at.output] = silu_of(y[0] * factor) * (y[1] * factor);
         }
     }
 }
