@@ -1,6 +1,7 @@
 // Experts of a single row (moe.cuh): every block makes what it needs of the row, and the choice, itself, and weights
 // are on their way while that happens. What a kernel reads before it waits is there when the kernel before has begun to
-// work: each lets the next one start only when it has waited itself.
+// work: each lets the next one start only when it has waited itself. Registers are kept to half a processor's, so that
+// a kernel finds room beside the one before.
 #include "cuda/moe.cuh"
 #include "cuda/router_choice.cuh"
 
@@ -64,7 +65,7 @@ static __device__ __forceinline__ void open_item(const struct moe_job &job, cons
 }
 
 template <int PER>
-static __global__ void __launch_bounds__(32 * WIDEN_WARPS) moe_widen_kernel(const __grid_constant__ moe_job job) {
+static __global__ void __launch_bounds__(32 * WIDEN_WARPS, 2) moe_widen_kernel(const __grid_constant__ moe_job job) {
     __shared__ __align__(16) char x[MOE_MOST_GROUPS * 9 * 16];
     __shared__ struct choice c;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, span = moe_span(job.x_groups), group = lane % span;
@@ -121,7 +122,7 @@ static __device__ __forceinline__ void take_activations(const struct moe_job &jo
 }
 
 template <int PER>
-static __global__ void __launch_bounds__(32 * DOWN_WARPS) moe_down_kernel(const __grid_constant__ moe_job job) {
+static __global__ void __launch_bounds__(32 * DOWN_WARPS, 2) moe_down_kernel(const __grid_constant__ moe_job job) {
     extern __shared__ __align__(16) char memory[];
     __shared__ struct choice c;
     let_next_start();

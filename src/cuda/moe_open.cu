@@ -85,7 +85,7 @@ static __device__ __forceinline__ void open_logits(const struct moe_job &job, st
         });
 }
 
-static __global__ void __launch_bounds__(THREADS) moe_logits_kernel(const __grid_constant__ moe_job job) {
+static __global__ void __launch_bounds__(THREADS, 2) moe_logits_kernel(const __grid_constant__ moe_job job) {
     extern __shared__ __align__(16) float rows[];
     __shared__ struct open_shared s;
     open_logits<1>(job, &s, rows);

@@ -28,16 +28,13 @@ static __device__ __forceinline__ float choose_experts(const float *logits, int 
     for (int i = 0; i < PER; i++) key[i] = lane + 32 * i < n ? __float_as_uint(p[i] / sum) + 1 : 0;
     float chosen = 0;
     for (int s = 0; s < n_used; s++) {
-        uint32_t best = 0;
-        int id = n;
+        uint32_t best = 0, found = 0xffffffffu;
 #pragma unroll
-        for (int i = 0; i < PER; i++)
-            if (key[i] > best) {
-                best = key[i];
-                id = lane + 32 * i;
-            }
+        for (int i = 0; i < PER; i++) best = max(best, key[i]);
         uint32_t top = __reduce_max_sync(0xffffffffu, best);
-        id = (int)__reduce_min_sync(0xffffffffu, best == top ? (uint32_t)id : 0xffffffffu);
+#pragma unroll
+        for (int i = 0; i < PER; i++) found = min(found, key[i] == top ? (uint32_t)(lane + 32 * i) : 0xffffffffu);
+        int id = (int)__reduce_min_sync(0xffffffffu, found);
 #pragma unroll
         for (int i = 0; i < PER; i++)
             if (id == lane + 32 * i) key[i] = 0;

@@ -65,30 +65,26 @@ static __device__ __forceinline__ void router_logits(const struct router_job &jo
     bool usual = w.weight_class == CLASS_Q8 && w.dtype == DTYPE_BF16 && w.n_in % 8 == 0 && (uintptr_t)w.data % 8 == 0;
     float sum[ROWS] = {};
     for (int64_t k0 = lane * 8; k0 - lane * 8 < w.n_in; k0 += ROUTER_AHEAD * 32 * 8) {
-        float weight[ROUTER_AHEAD][8];
         struct eight_codes codes[ROUTER_AHEAD] = {};
 #pragma unroll
-        for (int a = 0; a < ROUTER_AHEAD; a++) {
-            if (k0 + a * 256 >= w.n_in) continue;
-            if (usual)
-                load_codes(w, row, k0 + a * 256, &codes[a]);
-            else
-                eight_weights(w, row, k0 + a * 256, weight[a]);
-        }
+        for (int a = 0; a < ROUTER_AHEAD; a++)
+            if (usual && k0 + a * 256 < w.n_in) load_codes(w, row, k0 + a * 256, &codes[a]);
         if (k0 == lane * 8) ready();
 #pragma unroll
-        for (int a = 0; a < ROUTER_AHEAD; a++)
-            if (usual) widen_codes(codes[a], weight[a]);
+        for (int a = 0; a < ROUTER_AHEAD; a++) {
+            float weight[8];
+            if (k0 + a * 256 >= w.n_in) continue;
+            if (usual)
+                widen_codes(codes[a], weight);
+            else
+                eight_weights(w, row, k0 + a * 256, weight);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (t0 + r >= job.x.n_row) continue;
-#pragma unroll
-            for (int a = 0; a < ROUTER_AHEAD; a++) {
+            for (int r = 0; r < ROWS; r++) {
                 float x[8];
-                if (k0 + a * 256 >= w.n_in) continue;
+                if (t0 + r >= job.x.n_row) continue;
                 inputs(r, k0 + a * 256, x);
 #pragma unroll
-                for (int i = 0; i < 8; i++) sum[r] = fmaf(x[i], weight[a][i], sum[r]);
+                for (int i = 0; i < 8; i++) sum[r] = fmaf(x[i], weight[i], sum[r]);
             }
         }
     }
