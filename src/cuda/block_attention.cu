@@ -1,14 +1,15 @@
 // block_attention: a drafter's rows look at a window before their block and at the block. A block of threads has one
-// absolute chunk of 512 keys, one KV head of one lane, and up to 32 of the queries that share it: all rows of the usual
+// absolute chunk of 128 keys, one KV head of one lane, and up to 32 of the queries that share it: all rows of the usual
 // block, so that a key is read once. It runs their chains over the chunk's tiles of 64 keys; a second kernel merges the
 // chunks of each query in order. A key that no row of the lane sees is not read, since a ring has another one there.
 #include "cuda/attention_shared.cuh"
 
-#define THREADS   128
-#define QUERIES   32
-#define PARTS     (THREADS / QUERIES)      // threads that weigh a query's keys
-#define OWN_KEYS  (CUDA_TILE_KEYS / PARTS) // keys of such a thread
-#define LANE_MOST 64                       // lanes of a launch: their first keys go with its arguments
+#define CHUNK_KEYS 128 // a window is short, and a processor has a chunk at most: short chains
+#define THREADS    128
+#define QUERIES    32
+#define PARTS      (THREADS / QUERIES)      // threads that weigh a query's keys
+#define OWN_KEYS   (CUDA_TILE_KEYS / PARTS) // keys of such a thread
+#define LANE_MOST  64                       // lanes of a launch: their first keys go with its arguments
 
 struct block_job {
     struct batch_view batch;
@@ -187,8 +188,8 @@ static __global__ void __launch_bounds__(THREADS) block_attention_kernel(const _
         query0 = blockIdx.y % n_tile_q * QUERIES;
     int lane_first = first_key(lane.position, job.first[blockIdx.z], job.window, 0),
         lane_end = lane.position + lane.n_row;
-    int chunk = (lane_first / CUDA_CHUNK_KEYS + (int)blockIdx.x) * CUDA_CHUNK_KEYS;
-    int end = min(lane_end, chunk + CUDA_CHUNK_KEYS);
+    int chunk = (lane_first / CHUNK_KEYS + (int)blockIdx.x) * CHUNK_KEYS;
+    int end = min(lane_end, chunk + CHUNK_KEYS);
     if (chunk >= lane_end || query0 >= lane.n_row * job.r) return;
     int my_row = min((query0 + (int)threadIdx.x / PARTS) / job.r, lane.n_row - 1);
     int my_first = first_key(lane.position, job.first[blockIdx.z], job.window, my_row),
@@ -223,19 +224,20 @@ static __global__ void __launch_bounds__(THREADS) block_attention_kernel(const _
 template <int D> static __global__ void block_merge_kernel(const __grid_constant__ block_job job) {
     begin_kernel();
     int64_t t = job.row0 + blockIdx.x;
-    int h = blockIdx.y, col = threadIdx.x, l = job.batch.lane_of_row[t];
-    const struct lane_entry lane = job.batch.lanes[l];
-    int chunk0 = first_key(lane.position, job.first[l - job.first_lane], job.window, 0) / CUDA_CHUNK_KEYS;
-    int n_chunk = (lane.position + lane.n_row + CUDA_CHUNK_KEYS - 1) / CUDA_CHUNK_KEYS - chunk0;
+    int h = blockIdx.y, col = threadIdx.x, at = job.batch.lane_of_row[t];
+    const struct lane_entry lane = job.batch.lanes[at];
+    int chunk0 = first_key(lane.position, job.first[at - job.first_lane], job.window, 0) / CHUNK_KEYS;
+    int n_chunk = (lane.position + lane.n_row + CHUNK_KEYS - 1) / CHUNK_KEYS - chunk0;
     float most = -INFINITY, sum = 0, acc = 0;
     if (col >= D) return;
+#pragma unroll 4
     for (int c = 0; c < n_chunk; c++) {
         const float *part = part_of(job, t, c, h, D);
-        float m = part[0];
+        float m = part[0], l = part[1], x = part[2 + col];
         if (m == -INFINITY) continue; // it sees nothing of the chunk
         float larger_max = fmaxf(most, m), fade = expf(most - larger_max), weight = expf(m - larger_max);
-        acc = acc * fade + part[2 + col] * weight;
-        sum = sum * fade + part[1] * weight;
+        acc = acc * fade + x * weight;
+        sum = sum * fade + l * weight;
         most = larger_max;
     }
     tensor_store(job.out, t, (int64_t)h * D + col, acc * (1.0f / sum));
@@ -243,9 +245,9 @@ template <int D> static __global__ void block_merge_kernel(const __grid_constant
 
 static size_t part_bytes(int64_t n_head, int64_t head_dim) { return (size_t)(n_head * (head_dim + 2)) * sizeof(float); }
 
-// Room for one lane whose window is its whole context; a round of many lanes is worked off in turns.
+// Room for one lane; a round of many is worked off in turns.
 size_t need_block_attention(const struct device_limits *l) {
-    int64_t chunks = ceil_div(l->max_context + l->block_rows, CUDA_CHUNK_KEYS) + 1;
+    int64_t chunks = ceil_div(l->block_window + l->block_rows, CHUNK_KEYS) + 1;
     return (size_t)(chunks * l->block_rows) * part_bytes(l->block_n_head, l->block_head_dim);
 }
 
@@ -262,8 +264,8 @@ template <int D> static void run_lanes(struct cuda_device *d, const struct block
 
 static int64_t chunks_of(const struct block_attention_args *a, int i) {
     const struct lane *l = &a->batch->lanes[i];
-    int64_t first = first_key(l->position, a->first[i], a->window, 0) / CUDA_CHUNK_KEYS;
-    return ceil_div((int64_t)l->position + l->n_row, CUDA_CHUNK_KEYS) - first;
+    int64_t first = first_key(l->position, a->first[i], a->window, 0) / CHUNK_KEYS;
+    return ceil_div((int64_t)l->position + l->n_row, CHUNK_KEYS) - first;
 }
 
 // The next lanes, as many as fit: all of them have room for as many chunks as the longest. Returns their rows.

@@ -2,11 +2,12 @@
 // far below the hundredth part of a plan by which it may be off.
 #include "cuda/paper.h"
 
-#define EXPANDED_MOST ((int64_t)192 << 20) // bytes of one matrix as fp16, for prompt products
-#define CHUNK_KEYS    512                  // keys of a partial result of attention, at absolute positions
-#define TABLE_SLOTS   4                    // uploads of a batch's tables that may be under way at once
-#define TERM_BYTES    2                    // of a row of a product: one of bf16 or fp16
-#define F32_BYTES     4
+#define EXPANDED_MOST    ((int64_t)192 << 20) // bytes of one matrix as fp16, for prompt products
+#define CHUNK_KEYS       512                  // keys of a partial result of attention, at absolute positions
+#define BLOCK_CHUNK_KEYS 128                  // the same of a block drafter's
+#define TABLE_SLOTS      4                    // uploads of a batch's tables that may be under way at once
+#define TERM_BYTES       2                    // of a row of a product: one of bf16 or fp16
+#define F32_BYTES        4
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -22,7 +23,7 @@ static int64_t attention_bytes(const struct device_limits *l) {
 }
 
 static int64_t block_attention_bytes(const struct device_limits *l) {
-    int64_t chunks = (l->max_context + l->block_rows + CHUNK_KEYS - 1) / CHUNK_KEYS + 1;
+    int64_t chunks = (l->block_window + l->block_rows) / BLOCK_CHUNK_KEYS + 2;
     return chunks * l->block_rows * l->block_n_head * (l->block_head_dim + 2) * F32_BYTES;
 }
 

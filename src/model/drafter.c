@@ -127,6 +127,7 @@ void drafter_raise_limits(const struct drafter *d, const struct model_limits *li
     out->max_in = most(out->max_in, width);
     out->max_out = most(out->max_out, most(width, most(kernels, c->rank)));
     out->block_rows = c->block;
+    out->block_window = d->ring_rows; // no layer sees more
     out->block_head_dim = c->head_dim;
     out->block_n_head = c->n_heads;
     out->block_n_kv_head = c->n_kv_heads;

@@ -24,8 +24,8 @@ struct block_conv_args {
 // out[t][h] = round(softmax_j(q[t][h] . K[h / (Hq / Hkv)][j] * scale) V[..][j]) over the positions
 //   max(first, position t - window + 1) <= j < end,  end = position t + 1 if causal, else the end of the lane's rows
 // K and V are read in stored form through the lane's page table, the batch's own rows included; no other position is
-// read, so that a page table may name a ring's pages again and again. Partial results of absolute chunks of 512 keys,
-// each a chain over absolute tiles of 64, are merged in chunk order.
+// read, so that a page table may name a ring's pages again and again. Partial results of chunks of keys that begin at
+// absolute positions, each a chain over absolute tiles of 64, are merged in chunk order.
 struct block_attention_args {
     const struct batch *batch; // FORM_ROWS
     struct tensor q;           // [T, Hq * D]

@@ -29,7 +29,8 @@ struct device_limits {
     int64_t key_dim, value_dim, n_key_head, n_value_head; // delta rule
     int64_t n_expert, n_used, expert_width;               // 0 when dense
     int64_t max_context, max_lanes, max_window;
-    int64_t block_rows, block_head_dim, block_n_head, block_n_kv_head; // a block drafter's attention; 0: there is none
+    // A block drafter's attention; 0: there is none.
+    int64_t block_rows, block_window, block_head_dim, block_n_head, block_n_kv_head;
 };
 
 struct device {
