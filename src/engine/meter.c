@@ -6,12 +6,12 @@
 #define STREAM_FADE    0.97f
 #define ALL_FADE       0.999f
 #define PRIOR_WINDOWS  4.0f   // windows that what is known of all streams counts for beside the stream's own
-#define FIRST_CHANCE   0.7f   // of a draft when nothing is known
+#define FIRST_CHANCE   0.5f   // of a draft when nothing is known: enough to try one where rows are cheap
 #define ENOUGH_WINDOWS 200.0f // of all streams, to judge a drafter by
 #define LANES_MAX      64     // with more streams a round has rows enough: they are plain, and nothing is measured
 #define LEAST_GAIN     1.02   // of drafts over plain rounds: what promises less may well be slower
-#define PROBE_ROUNDS   128    // rounds after which one is plain, or drafted, against what is known
-#define PROBE_MOST     1024   // the same while drafts go on being found useless
+#define PROBE_ROUNDS   256    // rounds after which one is plain, or drafted, against what is known
+#define PROBE_MOST     2048   // the same while drafts go on being found useless
 
 struct meter {
     int32_t n_lane, max_window, n_row; // n_row: most of a round
