@@ -213,6 +213,7 @@ static void run_rows(struct run *r) {
     every_weight(r, FORM_ROWS, 5);
     for (int i = 0; i < 10; i++) {
         one_weight(r, FORM_ROWS, n_rows[i], affine(4, 64, DTYPE_BF16, 130, 512), false, false);
+        one_weight(r, FORM_ROWS, n_rows[i], affine(4, 64, DTYPE_BF16, 70, 1024 + i % 2 * 128), i % 3 == 0, i % 3 == 1);
         one_weight(r, FORM_ROWS, n_rows[i], affine(8, 64, DTYPE_BF16, 65, 256), true, true);
         one_weight(r, FORM_ROWS, n_rows[i], plain(DTYPE_BF16, 65, 192), true, false);
     }
@@ -220,6 +221,12 @@ static void run_rows(struct run *r) {
     // Sums that no number of workers shares evenly, and more tiles of outputs than a GPU has places.
     one_weight(r, FORM_ROWS, 20, affine(4, 64, DTYPE_BF16, 300, 2176), true, false);
     one_weight(r, FORM_ROWS, 9, affine(4, 64, DTYPE_BF16, 8800, 1024), false, true);
+}
+
+// Rows that hardly fit anywhere.
+static void run_wide(struct run *r) {
+    one_weight(r, FORM_ROWS, 13, affine(4, 64, DTYPE_BF16, 20, 17408), false, true);
+    if (!r->hunting) one_weight(r, FORM_ROWS, 7, affine(4, 64, DTYPE_BF16, 20, 17408), true, false);
 }
 
 static void run_prompt(struct run *r) {
@@ -318,6 +325,10 @@ static const struct fault faults[] = {
 
 const struct suite suite_linear = {
     "linear", "linear", run_rows, faults, 9, {.max_rows = 1, .max_round_rows = 64, .max_in = 2176, .max_out = 8800}};
+const struct suite suite_linear_wide = {
+    "linear", "linear-wide",
+    run_wide, faults + 5,
+    2,        {.max_rows = 1, .max_round_rows = 13, .max_in = 17408, .max_out = 20}};
 const struct suite suite_linear_prompt = {
     "prompt",   "linear-prompt",
     run_prompt, faults,
