@@ -109,6 +109,7 @@ void cuda_begin(struct device *base, const struct batch *b) {
                                   b->n_keep,
                                   b->max_window};
     d->batch = b;
+    d->form = b->form;
 }
 
 const struct batch_view *cuda_batch(struct cuda_device *d, const struct batch *batch) {

@@ -55,6 +55,12 @@ struct copy_entry {
     size_t bytes;
 };
 
+// A tensor whose rows an operation has left as planes at the front of the scratch, beside writing it (planes.cuh).
+struct left_rows {
+    const void *data; // NULL: there are none
+    int64_t n_row, n_col, stride;
+};
+
 struct cuda_device {
     struct device base;
     int index, n_processors, major, minor;
@@ -70,6 +76,8 @@ struct cuda_device {
     struct upload_ring tables, lists;
     const struct batch *batch; // whose tables are on the device
     struct batch_view view;
+    enum form form;               // of the batch
+    struct left_rows left, found; // by this call of the table, and by the call before it
     struct draw_state *draw;
     struct blas_state *blas; // NULL: the library is not there
     size_t expanded_bytes;   // of scratch, for one matrix as bf16
@@ -79,13 +87,14 @@ struct cuda_device {
 };
 
 void copies_send(struct cuda_device *d); // what waits
-
-// Every entry of the table comes through here. The runtime's current device belongs to a thread, and the thread that
-// opened the device need not be the one that uses it.
+// Every entry of the table comes through here: the runtime's current device belongs to a thread, and another than the
+// one that opened the device may use it. What a call leaves is there for the next call alone: nothing stale is found.
 static inline struct cuda_device *cuda_of(struct device *base) {
     struct cuda_device *d = (struct cuda_device *)base;
     cudaSetDevice(d->index);
     if (d->n_copy > 0) copies_send(d);
+    d->found = d->left;
+    d->left.data = NULL;
     return d;
 }
 

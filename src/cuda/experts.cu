@@ -63,7 +63,8 @@ static int tile_pairs(enum form form) { return form == FORM_ROWS ? EXPERT_TILE_R
 static void carve_experts(struct carver *c, struct experts_layout *l, enum form form, int64_t n_row, int64_t n_used,
                           int64_t n_expert, int64_t hidden, int64_t width) {
     int64_t n_pair = n_row * n_used;
-    l->most_tiles = n_pair / tile_pairs(form) + (n_pair < n_expert ? n_pair : n_expert);
+    int64_t least = form == FORM_ROWS ? PLANES_TILE : EXPERT_TILE_PROMPT; // pairs of a tile
+    l->most_tiles = n_pair / least + (n_pair < n_expert ? n_pair : n_expert);
     if (form == FORM_ROWS) {
         carve_prepared(c, n_row, hidden, false, &l->x);
         carve_prepared(c, n_pair, width, false, &l->h);

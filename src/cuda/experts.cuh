@@ -129,7 +129,7 @@ bool experts_q4_fit(const struct expert_matrices *w);
 void experts_q4_rows(struct cuda_device *d, const struct experts_args *a, const struct expert_matrices *w,
                      const struct expert_q4_room *room);
 
-#define EXPERT_TILE_ROWS   8  // pairs of a tile in FORM_ROWS
+#define EXPERT_TILE_ROWS   8  // pairs of a tile in FORM_ROWS, but for the usual kind of weights: PLANES_TILE
 #define EXPERT_TILE_PROMPT 64 // and in FORM_PROMPT
 
 #endif

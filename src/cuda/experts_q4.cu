@@ -7,20 +7,21 @@
 #include "cuda/planes_make.cuh"
 #include "cuda/tile_q4.cuh"
 
-#define Q4_THREADS        (32 * Q4_WARPS)
 #define EXPERTS_Q4_BLOCKS 4     // on a processor, beside each other
 #define EXPERTS_Q4_MOST   65536 // bytes of the planes of a tile's activations
 
-static __global__ void __launch_bounds__(PLANES_THREADS)
+#define OPEN_THREADS 512
+
+static __global__ void __launch_bounds__(OPEN_THREADS)
     experts_open_kernel(const __grid_constant__ plane_input in, const __grid_constant__ plane_rows x,
                         const int32_t *ids, int n_pair, int n_expert, const __grid_constant__ pair_groups groups) {
     extern __shared__ int32_t lists[];
-    __shared__ uint2 room[PLANES_THREADS / 32];
     begin_kernel();
-    if (blockIdx.x == 0)
-        group_pairs(ids, n_pair, n_expert, EXPERT_TILE_ROWS, groups, lists);
+    int64_t row = (int64_t)blockIdx.x - 1;
+    if (row < 0)
+        group_pairs(ids, n_pair, n_expert, PLANES_TILE, groups, lists);
     else
-        make_planes<PLANES_TILE>(in, blockIdx.x - 1, planes_of_row(x, blockIdx.x - 1), room);
+        make_planes<PLANES_TILE>(in, row, x.n_unit, planes_of_row(x, row), threadIdx.x / 32, OPEN_THREADS / 32);
 }
 
 struct experts_q4_job {
@@ -56,16 +57,16 @@ struct experts_q4_work {
     __device__ __forceinline__ struct q4_matrix matrix(int tile, int place) const {
         struct experts_q4_place at = experts_place(job, tile);
         return q4_matrix_of(weight_of_expert(job.w[at.matrix], at.tile.expert),
-                            (int64_t)at.across * job.tile_outputs + place * 16);
+                            at.across * job.tile_outputs + place * 16);
     }
     __device__ __forceinline__ void begin() const {}
     __device__ __forceinline__ int pair_of(const struct pair_tile &t, int n) const {
         return job.groups.list[t.first + min(n, t.n - 1)];
     }
-    __device__ __forceinline__ void put(int tile, int m, int n, float sum, float scale) const {
+    __device__ __forceinline__ void store(int tile, int m, int n, float sum) const {
         struct experts_q4_place at = experts_place(job, tile);
         int64_t n_out = job.w[0].first.n_out, o = (int64_t)at.across * job.tile_outputs + m;
-        if (o < n_out) job.y[at.matrix][pair_of(at.tile, n) * n_out + o] = sum * scale;
+        if (o < n_out) job.y[at.matrix][pair_of(at.tile, n) * n_out + o] = sum;
     }
 };
 
@@ -73,11 +74,8 @@ struct experts_q4_work {
 
 struct widen_work : experts_q4_work {
     __device__ __forceinline__ void rows(int tile, struct q4_rows<1> *r) const {
-        int pair = pair_of(experts_place(job, tile).tile, threadIdx.x % 32 / 4);
-        q4_take_row(planes_of_row(job.x, pair / job.n_used), &r->x[0], &r->sums[0]);
-    }
-    __device__ __forceinline__ void store(int tile, int m, int n, float sum) const {
-        put(tile, m, n, sum, job.x.scales[pair_of(experts_place(job, tile).tile, n) / job.n_used]);
+        struct pair_tile t = experts_place(job, tile).tile;
+        q4_take_rows<1>(job.x, r, [&](int n) { return pair_of(t, n) / job.n_used; });
     }
 };
 
@@ -86,92 +84,65 @@ static __global__ void __launch_bounds__(Q4_THREADS, EXPERTS_Q4_BLOCKS)
     extern __shared__ __align__(16) char shared[];
     begin_kernel();
     struct widen_work work = {{job}};
-    q4_walk<1, 1, PLANES_TILE>(work, experts_range(job), job.n_unit, shared, (float *)(shared + q4_stage_bytes<1>()),
-                               Q4_WARPS * 8 * 16);
+    q4_walk<1, 1, PLANES_TILE, 1>(work, experts_range(job), job.n_unit, PLANES_TILE, shared);
 }
 
 // ---- down, of activations whose planes a block makes for the pairs of its tile ----
 
 struct narrow_work : experts_q4_work {
-    char *x, *sums; // planes of the tile's pairs
-    float *scales;
-    int first; // of the pairs that they are of
+    struct planes own; // of the tile's pairs
+    int first;         // of the pairs that they are of
 
-    // Sixteen activations.
-    __device__ __forceinline__ uint32_t activate(const float *gate, const float *up, float4 h[4]) const {
-        uint32_t top = 0;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float4 g = *(const float4 *)(gate + 4 * k), u = *(const float4 *)(up + 4 * k);
-            h[k] = make_float4(silu_of(g.x) * u.x, silu_of(g.y) * u.y, silu_of(g.z) * u.z, silu_of(g.w) * u.w);
-            top = plane_top(top, h[k]);
-        }
-        return top;
-    }
-    // By one warp.
-    __device__ __forceinline__ void take_pair(int64_t pair, int column) const {
-        int n = 128 * job.n_unit, lane = threadIdx.x % 32;
-        const float *gate = job.gate + pair * n, *up = job.up + pair * n;
-        float4 h[4];
-        uint32_t top = 0;
-        for (int i = lane * 16; i < n; i += 512) top = max(top, activate(gate + i, up + i, h));
-        struct plane_scale scale = plane_scale_of(__reduce_max_sync(0xffffffffu, top), 1.0f);
-        if (lane == 0) scales[column] = scale.back;
-        for (int first_input = 0; first_input < n; first_input += 512) {
-            int i = first_input + lane * 16, group = i / 64, sum = 0;
-            if (i < n) {
-                activate(gate + i, up + i, h);
-                char *to = x + group * (PLANES_TILE * 128) + column * 64 + lane % 4 * 16;
-                sum = plane_store(h, scale.forth, to, to + PLANES_TILE * 64);
-            }
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            if (i < n && lane % 4 == 0) plane_store_sum<PLANES_TILE>(sums + column * 32, group, sum);
-        }
-        plane_pad_sums<PLANES_TILE>(sums + column * 32, n / 64, lane);
+    // One unit of a pair's activations, by one warp.
+    __device__ __forceinline__ void take_unit(const struct pair_tile &t, int column, int unit) const {
+        int64_t at = (int64_t)pair_of(t, column) * 128 * job.n_unit + unit * 128 + threadIdx.x % 32 * 4;
+        float4 g = *(const float4 *)(job.gate + at), u = *(const float4 *)(job.up + at);
+        float4 h = make_float4(silu_of(g.x) * u.x, silu_of(g.y) * u.y, silu_of(g.z) * u.z, silu_of(g.w) * u.w);
+        plane_store<PLANES_TILE>(h, 0, own.x + unit * PLANES_TILE * PLANES_UNIT_X + column * 128,
+                                 own.notes + unit * PLANES_TILE + column);
     }
     __device__ __forceinline__ void rows(int tile, struct q4_rows<1> *r) {
         struct pair_tile t = experts_place(job, tile).tile;
+        int lane = threadIdx.x % 32;
         if (t.first != first) { // for the whole block
-            int column = threadIdx.x / 32;
             __syncthreads();
-            if (column < t.n) take_pair(pair_of(t, column), column);
+            for (int i = threadIdx.x / 32; i < t.n * job.n_unit; i += Q4_WARPS) take_unit(t, i % t.n, i / t.n);
             first = t.first;
             __syncthreads();
         }
-        int column = min((int)threadIdx.x % 32 / 4, t.n - 1);
-        q4_take_row((struct planes){x + column * 64, sums + column * 32, scales}, &r->x[0], &r->sums[0]);
+        r->x = own.x;
+        r->notes = (const char *)own.notes;
+        r->x_at[0] = min(lane / 8, t.n - 1) * 128 + q4_input_at();
+        r->note_at[0] = min(lane % 4, t.n - 1) * (int)sizeof(struct plane_note);
     }
-    __device__ __forceinline__ void store(int tile, int m, int n, float sum) const { put(tile, m, n, sum, scales[n]); }
 };
 
-static __host__ __device__ inline int narrow_bytes(int n_group) {
-    return PLANES_TILE * (planes_x_bytes(n_group) + planes_sum_bytes(n_group) + (int)sizeof(float));
+static __host__ __device__ inline int narrow_bytes(int n_unit) {
+    return PLANES_TILE * n_unit * (PLANES_UNIT_X + (int)sizeof(struct plane_note));
 }
 
 static __global__ void __launch_bounds__(Q4_THREADS, EXPERTS_Q4_BLOCKS)
     experts_narrow_kernel(const __grid_constant__ experts_q4_job job) {
     extern __shared__ __align__(16) char shared[];
     begin_kernel();
-    int n_group = 2 * job.n_unit;
-    char *own = shared + q4_stage_bytes<1>() + q4_part_bytes<1, 1>(8);
-    struct narrow_work work = {{job}, own, own + PLANES_TILE * planes_x_bytes(n_group), NULL, -1};
-    work.scales = (float *)(work.sums + PLANES_TILE * planes_sum_bytes(n_group));
-    q4_walk<1, 1, PLANES_TILE>(work, experts_range(job), job.n_unit, shared, (float *)(shared + q4_stage_bytes<1>()),
-                               Q4_WARPS * 8 * 16);
+    char *own = shared + q4_team_bytes<1, 1>(PLANES_TILE);
+    struct planes planes = {own, (struct plane_note *)(own + job.n_unit * PLANES_TILE * PLANES_UNIT_X)};
+    struct narrow_work work = {{job}, planes, -1};
+    q4_walk<1, 1, PLANES_TILE, 1>(work, experts_range(job), job.n_unit, PLANES_TILE, shared);
 }
 
 // ---- the launches ----
 
 bool experts_q4_fit(const struct expert_matrices *w) {
-    return w->gate.usual && w->up.usual && w->down.usual && narrow_bytes(w->down.first.n_group) <= EXPERTS_Q4_MOST;
+    return w->gate.usual && w->up.usual && w->down.usual &&
+           narrow_bytes((int)(w->down.first.n_in / PLANES_UNIT)) <= EXPERTS_Q4_MOST;
 }
 
 static void launch(struct cuda_device *d, const char *name, void (*kernel)(const experts_q4_job),
                    struct experts_q4_job *job, int64_t n_in, int64_t most_tiles, size_t more_bytes) {
-    size_t bytes = (size_t)(q4_stage_bytes<1>() + q4_part_bytes<1, 1>(8)) + more_bytes;
+    size_t bytes = (size_t)q4_team_bytes<1, 1>(PLANES_TILE) + more_bytes;
     job->n_unit = (int)(n_in / UNIT_INPUTS);
-    job->tile_outputs = q4_block_outputs(job->n_unit, 1);
+    job->tile_outputs = q4_tile_outputs(job->n_unit, 1);
     job->n_across = (int)ceil_div(job->w[0].first.n_out, job->tile_outputs);
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     unsigned n_block = q4_blocks(d, EXPERTS_Q4_BLOCKS, bytes, most_tiles * job->n_matrix * job->n_across);
@@ -181,7 +152,7 @@ static void launch(struct cuda_device *d, const char *name, void (*kernel)(const
 void experts_q4_rows(struct cuda_device *d, const struct experts_args *a, const struct expert_matrices *w,
                      const struct expert_q4_room *room) {
     int64_t n_row = a->x.n_row, hidden = a->x.n_col, width = w->gate.first.n_out;
-    cuda_start(d, "experts, planes and groups", experts_open_kernel, dim3((unsigned)n_row + 1), PLANES_THREADS,
+    cuda_start(d, "experts, planes and groups", experts_open_kernel, dim3((unsigned)n_row + 1), OPEN_THREADS,
                group_shared_bytes(a->n_expert), plane_input_of(a->x, NULL, 0), room->x, a->ids, (int)n_row * a->n_used,
                a->n_expert, room->groups);
     struct experts_q4_job job = {};
@@ -200,5 +171,5 @@ void experts_q4_rows(struct cuda_device *d, const struct experts_args *a, const 
     job.up = room->up;
     job.y[0] = room->y;
     launch(d, "experts, down", experts_narrow_kernel, &job, width, room->most_tiles,
-           (size_t)narrow_bytes(w->down.first.n_group));
+           (size_t)narrow_bytes((int)(width / PLANES_UNIT)));
 }

@@ -1,17 +1,8 @@
-// linear in FORM_ROWS: see product_rows.cuh and, for the usual kind of weights, tile_q4.cuh. One launch for all parts
+// linear in FORM_ROWS: see product_rows.cuh and, for the usual kind of weights, linear_q4.cuh. One launch for all parts
 // whose weights are of one class.
 #include "cuda/linear.cuh"
-#include "cuda/planes_make.cuh"
-#include "cuda/tile_q4.cuh"
+#include "cuda/linear_q4.cuh"
 #include "cuda/tile_rows.cuh"
-
-#define OWN_MOST 65536 // bytes of the planes of one row that a block may hold beside its stages
-
-struct rows_part {
-    struct weight_view w;
-    struct tensor out;
-    int first_tile; // of the launch's tiles
-};
 
 struct rows_job {
     struct rows_part part[LINEAR_MAX_PARTS];
@@ -20,13 +11,6 @@ struct rows_job {
     struct prepared x;
     int64_t n_row;
 };
-
-static __device__ __forceinline__ void store_sum(const struct tensor &residual, const struct rows_part &part,
-                                                 int64_t n_row, int64_t t, int64_t o, float sum) {
-    if (t >= n_row || o >= part.w.n_out) return;
-    if (residual.data != NULL) sum += tensor_load(residual, t, o);
-    tensor_store(part.out, t, o, sum);
-}
 
 template <int NT>
 static __device__ __forceinline__ void open_rows(const struct rows_job &job, int t0, int lane, const float *sums,
@@ -98,139 +82,31 @@ static void launch_class(struct cuda_device *d, const struct rows_job &job, int 
     }
 }
 
-// ---- the usual kind of weights: tile_q4.cuh ----
-
-struct q4_job {
-    struct rows_part part[LINEAR_MAX_PARTS];
-    int n_part, n_tile, n_unit, tile_outputs;
-    struct tensor residual;
-    struct plane_input in; // OWN: the row itself
-    struct plane_rows x;
-    int64_t n_row;
-};
-
-// OWN: one row, of which each block makes its own planes, in shared memory.
-template <int MT, int NT, bool OWN> struct q4_work {
-    const struct q4_job &job;
-    struct plane_rows own; // OWN: of one row
-    uint2 *room;
-    int t0;
-
-    __device__ __forceinline__ const struct rows_part &part_of(int tile) const {
-        int p = 0;
-        while (p + 1 < job.n_part && tile >= job.part[p + 1].first_tile) p++;
-        return job.part[p];
-    }
-    __device__ __forceinline__ int n_column(int tile) const { return OWN ? 1 : min((int)job.n_row - t0, 8 * NT); }
-    __device__ __forceinline__ struct q4_matrix matrix(int tile, int place) const {
-        const struct rows_part &p = part_of(tile);
-        return q4_matrix_of(p.w, (int64_t)(tile - p.first_tile) * job.tile_outputs + place * 16 * MT);
-    }
-    __device__ __forceinline__ void begin() const {
-        wait_for_earlier();
-        if (!OWN) return;
-        make_planes<1>(job.in, 0, (struct planes){own.x, own.sums, own.scales}, room);
-        __syncthreads();
-    }
-    __device__ __forceinline__ void rows(int tile, struct q4_rows<NT> *r) const {
-#pragma unroll
-        for (int j = 0; j < NT; j++) {
-            if (OWN)
-                q4_take_row((struct planes){own.x, own.sums, own.scales}, &r->x[j], &r->sums[j]);
-            else
-                q4_take_row(planes_of_row(job.x, min(t0 + 8 * j + (int)threadIdx.x % 32 / 4, (int)job.n_row - 1)),
-                            &r->x[j], &r->sums[j]);
-        }
-    }
-    __device__ __forceinline__ void store(int tile, int m, int n, float sum) const {
-        const struct rows_part &p = part_of(tile);
-        float scale = OWN ? own.scales[0] : job.x.scales[t0 + n];
-        store_sum(job.residual, p, job.n_row, t0 + n, (int64_t)(tile - p.first_tile) * job.tile_outputs + m,
-                  sum * scale);
-    }
-};
-
-static __host__ __device__ inline int own_bytes(int n_group) {
-    return planes_x_bytes(n_group) + planes_sum_bytes(n_group) + (Q4_WARPS + 1) * (int)sizeof(uint2);
-}
-
-template <int MT, int NT, bool OWN, int BLOCKS>
-static __global__ void __launch_bounds__(32 * Q4_WARPS, BLOCKS) linear_q4_kernel(const __grid_constant__ q4_job job) {
-    extern __shared__ __align__(16) char shared[];
-    constexpr int R = OWN ? 1 : PLANES_TILE;
-    let_next_start();
-    char *own = shared + q4_stage_bytes<MT>();
-    int n_group = 2 * job.n_unit;
-    struct q4_work<MT, NT, OWN> work = {
-        job, {}, NULL, (int)blockIdx.y * 8 * NT
-    };
-    if (OWN) {
-        work.room = (uint2 *)(own + planes_x_bytes(n_group) + planes_sum_bytes(n_group));
-        work.own.x = own;
-        work.own.sums = own + planes_x_bytes(n_group);
-        work.own.scales = (float *)(work.room + Q4_WARPS);
-        own += own_bytes(n_group);
-    }
-    int n_column = OWN ? 1 : 8 * NT;
-    q4_walk<MT, NT, R>(work, (struct q4_range){(int)blockIdx.x, job.n_tile, (int)gridDim.x}, job.n_unit, shared,
-                       (float *)own, Q4_WARPS * n_column * 16 * MT);
-}
-
-template <int MT, int NT, bool OWN, int BLOCKS> static void launch_q4(struct cuda_device *d, struct q4_job &job) {
-    size_t bytes = (size_t)(q4_stage_bytes<MT>() + q4_part_bytes<MT, NT>(OWN ? 1 : 8 * NT) +
-                            (OWN ? own_bytes(2 * job.n_unit) : 0));
-    job.tile_outputs = q4_block_outputs(job.n_unit, MT);
-    job.n_tile = 0;
-    for (int p = 0; p < job.n_part; p++) {
-        job.part[p].first_tile = job.n_tile;
-        job.n_tile += (int)ceil_div(job.part[p].w.n_out, job.tile_outputs);
-    }
-    cudaFuncSetAttribute(linear_q4_kernel<MT, NT, OWN, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)bytes);
-    dim3 grid(q4_blocks(d, BLOCKS, bytes, job.n_tile), (unsigned)ceil_div(job.n_row, 8 * NT));
-    cuda_start(d, "linear, rows", linear_q4_kernel<MT, NT, OWN, BLOCKS>, grid, 32 * Q4_WARPS, bytes, job);
-}
-
-// A row's bits are the same in each.
-static void launch_usual(struct cuda_device *d, struct q4_job &job) {
-    int64_t n_out = 0;
-    for (int p = 0; p < job.n_part; p++) n_out += job.part[p].w.n_out;
-    if (job.x.x == NULL)
-        launch_q4<1, 1, true, 4>(d, job);
-    else if (job.n_row <= 8)
-        launch_q4<1, 1, false, 4>(d, job);
-    else if (job.n_row <= 16 && n_out < (int64_t)32 * d->n_processors)
-        launch_q4<1, 2, false, 2>(d, job);
-    else if (job.n_row <= 16)
-        launch_q4<2, 2, false, 2>(d, job);
-    else
-        launch_q4<2, 4, false, 1>(d, job);
-}
-
 // ---- the call ----
 
 static bool are_alike(const struct weight_view &a, const struct weight_view &b) {
     return a.weight_class == b.weight_class && (a.group == 32) == (b.group == 32) && is_usual_q4(a) == is_usual_q4(b);
 }
 
-// Blocks make the planes of a single row themselves, where they have the room: a launch before them takes longer.
-static bool is_own(const struct linear_args *a) {
-    return a->x.n_row == 1 && own_bytes((int)(a->x.n_col / 64)) <= OWN_MOST;
+// Whether the call before has left the rows' planes.
+static bool are_left(const struct cuda_device *d, const struct linear_args *a) {
+    const struct left_rows *l = &d->found;
+    return l->data != NULL && l->data == a->x.data && l->n_row == a->x.n_row && l->n_col == a->x.n_col &&
+           (l->stride == a->x.stride || l->n_row == 1) && a->x.dtype == DTYPE_F32 && a->norm_weight == NULL;
 }
 
-// Brings the rows into the forms that the parts want.
+// Brings the rows into the forms that the parts want. Planes come first in the scratch, where others leave them; for
+// those that nobody left there is room.
 static void take_rows(struct cuda_device *d, const struct linear_args *a, struct q4_job *usual, struct prepared *x) {
     int n_usual = 0;
     for (int p = 0; p < a->n_parts; p++) n_usual += is_usual_q4(weight_view_of(a->part[p].w));
     struct carver c = scratch_of(d);
-    if (n_usual < a->n_parts) carve_prepared(&c, a->x.n_row, a->x.n_col, true, x);
     usual->in = plane_input_of(a->x, a->norm_weight, a->norm_eps);
-    usual->x.x = NULL;
-    bool planes = n_usual > 0 && !is_own(a);
-    if (planes) carve_planes(&c, a->x.n_row, a->x.n_col, &usual->x);
+    usual->made = are_left(d, a);
+    if (n_usual > 0) carve_planes(&c, a->x.n_row, a->x.n_col, &usual->x);
+    if (n_usual < a->n_parts) carve_prepared(&c, a->x.n_row, a->x.n_col, true, x);
     scratch_done(d, &c);
     if (n_usual < a->n_parts) prepare_rows(d, a->x, a->norm_weight, a->norm_eps, x);
-    if (planes) make_plane_rows(d, usual->in, usual->x);
 }
 
 void linear_rows(struct cuda_device *d, const struct linear_args *a) {
@@ -260,6 +136,6 @@ void linear_rows(struct cuda_device *d, const struct linear_args *a) {
         usual.n_part = job.n_part;
         usual.n_unit = (int)(kind.n_in / UNIT_INPUTS);
         for (int p = 0; p < job.n_part; p++) usual.part[p] = job.part[p];
-        launch_usual(d, usual);
+        linear_q4(d, &usual);
     }
 }

@@ -1,5 +1,5 @@
 // Operations that work on each row alone: embed, norm, swiglu; and preparing rows for a product.
-#include "cuda/device.cuh"
+#include "cuda/planes_make.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/weights.cuh"
 
@@ -91,10 +91,41 @@ static __global__ void swiglu_kernel4(struct tensor gate, struct tensor up, stru
     *(float4 *)((float *)out.data + row * out.stride + i) = y;
 }
 
+// And planes of the result, for the product that follows. A warp has a unit.
+static __global__ void __launch_bounds__(THREADS)
+    swiglu_planes_kernel(struct tensor gate, struct tensor up, struct tensor out, struct plane_rows p) {
+    begin_kernel();
+    int unit = (int)(blockIdx.x * (THREADS / 32) + threadIdx.x / 32), lane = threadIdx.x % 32;
+    int64_t i = (int64_t)unit * PLANES_UNIT + lane * 4, row = blockIdx.y;
+    if (unit >= p.n_unit) return;
+    float4 g = *(const float4 *)((const float *)gate.data + row * gate.stride + i);
+    float4 u = *(const float4 *)((const float *)up.data + row * up.stride + i);
+    float4 y = make_float4(silu_of(g.x) * u.x, silu_of(g.y) * u.y, silu_of(g.z) * u.z, silu_of(g.w) * u.w);
+    *(float4 *)((float *)out.data + row * out.stride + i) = y;
+    struct planes at = planes_of_row(p, row);
+    plane_store<PLANES_TILE>(y, 0, at.x + unit * (PLANES_TILE * PLANES_UNIT_X), at.notes + unit * PLANES_TILE);
+    if (i == 0) p.factors[row] = 1;
+}
+
+// In rounds the result is a product's row, whose planes are made on the way.
+static bool swiglu_planes(struct cuda_device *d, const struct swiglu_args *a) {
+    struct carver c = scratch_of(d);
+    struct plane_rows p;
+    if (d->form != FORM_ROWS || a->gate.n_row > d->limits.max_round_rows || a->gate.n_col % PLANES_UNIT != 0)
+        return false;
+    carve_planes(&c, a->gate.n_row, a->gate.n_col, &p);
+    if (c.used > d->scratch_bytes) return false;
+    dim3 grid((unsigned)ceil_div(p.n_unit, THREADS / 32), (unsigned)a->gate.n_row);
+    cuda_start(d, "swiglu", swiglu_planes_kernel, grid, THREADS, 0, a->gate, a->up, a->out, p);
+    d->left = (struct left_rows){a->out.data, a->out.n_row, a->out.n_col, a->out.stride};
+    return true;
+}
+
 void cuda_swiglu(struct device *base, const struct swiglu_args *a) {
     struct cuda_device *d = cuda_of(base);
     if (d->failure != cudaSuccess || a->gate.n_row == 0) return;
     bool wide = rows_are_wide(a->gate) && rows_are_wide(a->up) && rows_are_wide(a->out) && a->gate.n_col % 4 == 0;
+    if (wide && swiglu_planes(d, a)) return;
     dim3 grid((unsigned)ceil_div(a->gate.n_col, wide ? 4 * THREADS : THREADS), (unsigned)a->gate.n_row);
     cuda_start(d, "swiglu", wide ? swiglu_kernel4 : swiglu_kernel, grid, THREADS, 0, a->gate, a->up, a->out);
 }

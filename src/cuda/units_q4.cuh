@@ -1,6 +1,6 @@
 // Owns units of the usual kind of weights (4-bit codes in groups of 64 with bf16 scales and biases, inputs in whole
-// units, everything aligned): MT times 16 outputs by 128 inputs, their codes and scales as they lie in shared memory.
-// Addresses are taken once a tile and only moved on.
+// units, everything aligned): MT times 16 outputs by 128 inputs as they lie in shared memory, codes first, then two
+// scales and two biases of each output. Addresses are taken once a tile and only moved on.
 #ifndef TF_CUDA_UNITS_Q4_CUH
 #define TF_CUDA_UNITS_Q4_CUH
 
@@ -10,7 +10,7 @@
 #define Q4_STAGES 4
 #define Q4_CODES  (16 * 64) // bytes of 16 outputs' codes in a unit
 
-template <int MT> __host__ __device__ constexpr int q4_unit_bytes() { return MT * (Q4_CODES + 16 * 4); }
+template <int MT> __host__ __device__ constexpr int q4_unit_bytes() { return MT * (Q4_CODES + 16 * 8); }
 
 static inline bool is_usual_q4(const struct weight_view &w) {
     bool aligned = (uintptr_t)w.data % 16 == 0 && (uintptr_t)w.scales % 4 == 0 && (uintptr_t)w.biases % 4 == 0;
@@ -23,20 +23,21 @@ struct q4_matrix {
     int row_bytes, scale_bytes, last;    // last: the highest output that exists, counted from o0
 };
 
-__device__ __forceinline__ struct q4_matrix q4_matrix_of(const struct weight_view &w, int64_t o0) {
+__device__ __forceinline__ struct q4_matrix q4_matrix_of(const struct weight_view &w, int o0) {
     struct q4_matrix m;
-    o0 = min(o0, w.n_out - 1);
+    int last = (int)w.n_out - 1;
+    o0 = min(o0, last);
     m.row_bytes = (int)w.row_bytes;
     m.scale_bytes = w.n_group * 2;
-    m.codes = w.data + o0 * w.row_bytes;
-    m.scales = w.scales + o0 * m.scale_bytes;
-    m.biases = w.biases + o0 * m.scale_bytes;
-    m.last = (int)min(w.n_out - 1 - o0, (int64_t)1 << 20);
+    m.codes = w.data + (int64_t)o0 * m.row_bytes;
+    m.scales = w.scales + (int64_t)o0 * m.scale_bytes;
+    m.biases = w.biases + (int64_t)o0 * m.scale_bytes;
+    m.last = last - o0;
     return m;
 }
 
-// What this thread copies of each unit: 16 bytes of two outputs of each 16, and one output's two scales.
-template <int MT> struct q4_source { const char *codes[2 * MT], *scales; };
+// What this thread copies of each unit: 16 bytes of two outputs of each 16, and one output's two scales or two biases.
+template <int MT> struct q4_source { const char *codes[2 * MT], *scales[MT]; };
 
 template <int MT>
 __device__ __forceinline__ void q4_open(const struct q4_matrix &w, int unit, struct q4_source<MT> *q) {
@@ -44,7 +45,9 @@ __device__ __forceinline__ void q4_open(const struct q4_matrix &w, int unit, str
     const char *codes = w.codes + unit * 64 + lane % 4 * 16;
 #pragma unroll
     for (int t = 0; t < 2 * MT; t++) q->codes[t] = codes + (int64_t)min(t * 8 + lane / 4, w.last) * w.row_bytes;
-    q->scales = w.scales + (int64_t)min(lane % (16 * MT), w.last) * w.scale_bytes + unit * 4;
+    const char *scales = (lane < 16 ? w.scales : w.biases) + unit * 4;
+#pragma unroll
+    for (int t = 0; t < MT; t++) q->scales[t] = scales + (int64_t)min(t * 16 + lane % 16, w.last) * w.scale_bytes;
 }
 
 // An output's 64 bytes are four pieces; two of each four outputs have the halves exchanged, so that the threads of a
@@ -60,9 +63,12 @@ template <int MT> __device__ __forceinline__ void q4_fetch(struct q4_source<MT> 
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to + t * 512), "l"(q->codes[t]));
         q->codes[t] += step * 64;
     }
-    if (lane < 16 * MT)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(unit + MT * Q4_CODES + lane * 4), "l"(q->scales));
-    q->scales += step * 4;
+    to = unit + MT * Q4_CODES + lane % 16 * 8 + lane / 16 * 4;
+#pragma unroll
+    for (int t = 0; t < MT; t++) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + t * 128), "l"(q->scales[t]));
+        q->scales[t] += step * 4;
+    }
 }
 
 __device__ __forceinline__ float2 bf16_pair(uint32_t word) {
