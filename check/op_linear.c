@@ -18,12 +18,12 @@ struct linear_case {
     int64_t n_in;
     int n_parts;
     struct weight_spec specs[MAX_PARTS];
-    bool norm, residual;
+    bool norm, residual, up;
 };
 
 struct linear_data {
     const struct linear_case *c;
-    float *x, *norm_weight, *residual;
+    float *x, *up, *norm_weight, *residual;
     struct weight w[MAX_PARTS];
     double *values[MAX_PARTS];
 };
@@ -34,6 +34,7 @@ static struct linear_data make_data(struct run *r, const struct linear_case *c) 
     enum dtype activation = r->subject->device->activation;
     struct linear_data data = {.c = c};
     data.x = values_normal(r, 41, (size_t)(c->n_row * c->n_in), 1, activation);
+    if (c->up) data.up = values_normal(r, 40, (size_t)(c->n_row * c->n_in), 1, activation);
     if (c->norm) {
         data.norm_weight = values_normal(r, 42, (size_t)c->n_in, 0.5, DTYPE_F32);
         for (int64_t i = 0; i < c->n_in; i++) data.norm_weight[i] += 1;
@@ -69,6 +70,7 @@ static double *oracle_linear(struct run *r, const struct linear_data *data, int 
     must(want != NULL && x != NULL);
     for (int t = 0; t < c->n_row; t++) {
         for (int64_t i = 0; i < n_in; i++) x[i] = (double)data->x[t * n_in + i];
+        for (int64_t i = 0; i < n_in && c->up; i++) x[i] = x[i] / (1 + exp(-x[i])) * (double)data->up[t * n_in + i];
         if (c->norm) oracle_norm(data->x + t * n_in, data->norm_weight, n_in, x);
         if (quantise) oracle_quantise(x, n_in, c->specs[part].group);
         for (int64_t o = 0; o < n_out; o++) {
@@ -88,7 +90,9 @@ static void call_linear(struct run *r, struct device *d, const struct linear_dat
     int64_t n_out = c->specs[0].n_out;
     float *x = arena_alloc(r->arena, (size_t)(n * c->n_in) * sizeof(float));
     float *residual = arena_alloc(r->arena, (size_t)(n * n_out) * sizeof(float));
+    float *up = arena_alloc(r->arena, (size_t)(n * c->n_in) * sizeof(float));
     for (int t = 0; t < n; t++) {
+        if (c->up) memcpy(up + t * c->n_in, data->up + rows[t] * c->n_in, (size_t)c->n_in * sizeof(float));
         memcpy(x + t * c->n_in, data->x + rows[t] * c->n_in, (size_t)c->n_in * sizeof(float));
         if (c->residual) memcpy(residual + t * n_out, data->residual + rows[t] * n_out, (size_t)n_out * sizeof(float));
     }
@@ -97,6 +101,7 @@ static void call_linear(struct run *r, struct device *d, const struct linear_dat
     struct weight w[MAX_PARTS];
     struct linear_args args = {.form = c->form, .n_parts = c->n_parts, .norm_eps = EPS};
     args.x = stage_tensor(&s, x, n, c->n_in, d->activation);
+    if (c->up) args.up = stage_tensor(&s, up, n, c->n_in, d->activation);
     if (c->norm) args.norm_weight = stage_input(&s, data->norm_weight, (size_t)c->n_in * sizeof(float));
     for (int p = 0; p < c->n_parts; p++) {
         w[p] = stage_weight(&s, &data->w[p]);
@@ -171,7 +176,13 @@ static struct weight_spec plain(enum dtype t, int64_t n_out, int64_t n_in) {
 
 static void one_weight(struct run *r, enum form form, int n_row, struct weight_spec spec, bool norm, bool residual) {
     if (case_done(r)) return;
-    linear_case(r, &(struct linear_case){form, n_row, spec.n_in, 1, {spec}, norm, residual});
+    linear_case(r, &(struct linear_case){form, n_row, spec.n_in, 1, {spec}, norm, residual, false});
+}
+
+// Rows are silu(x) * up.
+static void activated(struct run *r, int n_row, struct weight_spec spec, bool residual) {
+    if (case_done(r)) return;
+    linear_case(r, &(struct linear_case){FORM_PROMPT, n_row, spec.n_in, 1, {spec}, false, residual, true});
 }
 
 static void every_weight(struct run *r, enum form form, int n_row) {
@@ -193,6 +204,7 @@ static void several_parts(struct run *r, enum form form, int n_row) {
                                          {affine(4, 64, DTYPE_BF16, 100, 256), affine(8, 64, DTYPE_BF16, 50, 256),
                                           plain(DTYPE_BF16, 6, 256)},
                                          true,
+                                         false,
                                          false});
     if (case_done(r)) return;
     linear_case(r, &(struct linear_case){form,
@@ -201,6 +213,7 @@ static void several_parts(struct run *r, enum form form, int n_row) {
                                          3,
                                          {affine(4, 32, DTYPE_F16, 64, 128), affine(6, 128, DTYPE_F16, 1, 128),
                                           affine(4, 64, DTYPE_F16, 17, 128)},
+                                         false,
                                          false,
                                          false});
 }
@@ -232,14 +245,21 @@ static void run_wide(struct run *r) {
 static void run_prompt(struct run *r) {
     static const int n_rows[] = {1, 2, 3, 4, 5, 63, 64, 65, 127, 128, 129, 200};
     one_weight(r, FORM_PROMPT, 5, affine(4, 64, DTYPE_BF16, 37, 128), true, true);
+    activated(r, 5, affine(4, 64, DTYPE_BF16, 37, 128), true);
     several_parts(r, FORM_PROMPT, 19);
     if (r->hunting) return;
+    activated(r, 130, affine(4, 64, DTYPE_BF16, 80, 640), true);
+    activated(r, 66, plain(DTYPE_BF16, 35, 160), false);
     every_weight(r, FORM_PROMPT, 21);
     for (int i = 0; i < 12; i++) {
         one_weight(r, FORM_PROMPT, n_rows[i], affine(4, 64, DTYPE_BF16, 80, 256), i % 2, i % 3 == 0);
         one_weight(r, FORM_PROMPT, n_rows[i], plain(DTYPE_BF16, 35, 160), i % 3 == 1, i % 2);
     }
     one_weight(r, FORM_PROMPT, 40, affine(4, 64, DTYPE_BF16, 200, 1024), true, true);
+    if (!r->subject->matrix_units) return;
+    // More tiles than a GPU has processors, each with fewer steps than a pipeline is deep, or more.
+    one_weight(r, FORM_PROMPT, 200, affine(4, 64, DTYPE_BF16, 8800, 128), true, false);
+    one_weight(r, FORM_PROMPT, 130, affine(4, 64, DTYPE_BF16, 8800, 640), false, true);
 }
 
 // ---- faults ----
@@ -275,6 +295,12 @@ static void no_norm(struct device *d, const struct linear_args *a) {
     d->ops->linear(d, &b);
 }
 
+static void no_up(struct device *d, const struct linear_args *a) {
+    struct linear_args b = *a;
+    b.up.data = NULL;
+    d->ops->linear(d, &b);
+}
+
 static void no_residual(struct device *d, const struct linear_args *a) {
     struct linear_args b = *a;
     b.residual.data = NULL;
@@ -305,6 +331,7 @@ static void plant_scale(struct ops *o) { o->linear = no_scale; }
 static void plant_bias(struct ops *o) { o->linear = no_bias; }
 static void plant_shift(struct ops *o) { o->linear = shifted_codes; }
 static void plant_norm(struct ops *o) { o->linear = no_norm; }
+static void plant_up(struct ops *o) { o->linear = no_up; }
 static void plant_residual(struct ops *o) { o->linear = no_residual; }
 static void plant_stale(struct ops *o) { o->linear = stale_row; }
 static void plant_scaled(struct ops *o) { o->linear = scaled; }
@@ -321,6 +348,7 @@ static const struct fault faults[] = {
     {"one element times 1.02", plant_scaled},
     {"one past the end", plant_end},
     {"a last bit that depends on T", plant_split},
+    {"rows not multiplied by up", plant_up}, // of prompts
 };
 
 const struct suite suite_linear = {
@@ -332,7 +360,7 @@ const struct suite suite_linear_wide = {
 const struct suite suite_linear_prompt = {
     "prompt",   "linear-prompt",
     run_prompt, faults,
-    9,          {.max_rows = 200, .max_round_rows = 1, .max_in = 1024, .max_out = 200}};
+    10,         {.max_rows = 200, .max_round_rows = 1, .max_in = 1024, .max_out = 8800}};
 
 // As a model with experts has it, where a GPU's rows have two terms. Elsewhere nothing is different.
 static void run_prompt_terms(struct run *r) {
@@ -343,5 +371,5 @@ const struct suite suite_linear_prompt_terms = {
     "linear-prompt-experts",
     run_prompt_terms,
     faults,
-    9,
-    {.max_rows = 200, .max_round_rows = 1, .max_in = 1024, .max_out = 200, .n_expert = 8}};
+    10,
+    {.max_rows = 200, .max_round_rows = 1, .max_in = 1024, .max_out = 8800, .n_expert = 8}};

@@ -1,15 +1,16 @@
 // linear: rows are prepared once, then blocks of outputs are computed in parallel.
 #include "cpu/linear.h"
 #include "cpu/ops.h"
+#include <string.h>
 
-// A thread holds a row to prepare, or the kernel's scratch and a block of outputs.
+// A thread holds a row to prepare and what it is multiplied by, or the kernel's scratch and a block of outputs.
 static size_t thread_bytes(const struct cpu_linear_method *m, int64_t n_in, int64_t n_row) {
     struct cpu_carver c = {0};
     int64_t rows = n_row < m->row_block ? n_row : m->row_block;
     cpu_carve(&c, cpu_method_scratch(m, n_in));
     cpu_carve(&c, (size_t)rows * (size_t)m->out_block * sizeof(float));
     cpu_carve(&c, (size_t)m->out_block * sizeof(float));
-    size_t prepare = (size_t)n_in * sizeof(float) + CPU_ROW_ALIGN;
+    size_t prepare = 2 * ((size_t)n_in * sizeof(float) + CPU_ROW_ALIGN);
     return c.used > prepare ? c.used : prepare;
 }
 
@@ -37,18 +38,34 @@ struct linear_task {
     long first_item[LINEAR_MAX_PARTS + 1];
 };
 
+// row = round(silu(row) * up)
+static void activate_row(struct linear_task *task, long t, float *row, float *other) {
+    const struct cpu_kernels *k = &task->d->kernels;
+    struct tensor up = task->a->up;
+    const float *u = cpu_floats(task->d, up.dtype, cpu_row(up, t, 0), task->n_in, other);
+    k->swiglu(row, u, task->n_in, row);
+    if (up.dtype == DTYPE_F32) return;
+    k->narrow(up.dtype, row, task->n_in, other);
+    k->widen(up.dtype, other, task->n_in, row);
+}
+
 static void prepare_rows(void *context, long first, long last, int thread) {
     struct linear_task *task = context;
     const struct linear_args *a = task->a;
     const struct cpu_kernels *k = &task->d->kernels;
     int64_t n_in = task->n_in;
     struct cpu_carver c = cpu_thread_scratch(task->d, thread);
-    float *row = cpu_carve(&c, (size_t)n_in * sizeof(float));
+    float *row = cpu_carve(&c, (size_t)n_in * sizeof(float)), *other = cpu_carve(&c, (size_t)n_in * sizeof(float));
     must(c.used <= task->d->scratch.thread_bytes);
     for (long t = first; t < last; t++) {
         const float *x = cpu_row(a->x, t, 0);
         if (a->x.dtype != DTYPE_F32) {
             k->widen(a->x.dtype, x, n_in, row);
+            x = row;
+        }
+        if (a->up.data != NULL) {
+            if (x != row) memcpy(row, x, (size_t)n_in * sizeof(float));
+            activate_row(task, t, row, other);
             x = row;
         }
         if (a->norm_weight != NULL) {

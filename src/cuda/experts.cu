@@ -166,7 +166,8 @@ static void activate(struct cuda_device *d, enum form form, int64_t n_pair, int6
                      const struct experts_layout *l, struct expert_product *p) {
     if (form == FORM_PROMPT) {
         p->rows = l->prompt_h;
-        prepare_activated(d, l->gate, l->up, n_pair, width, &p->rows);
+        prepare_activated(d, {l->gate, DTYPE_F32, n_pair, width, width}, {l->up, DTYPE_F32, n_pair, width, width},
+                          &p->rows);
         return;
     }
     cuda_start(d, "experts, activation", activate_kernel, dim3((unsigned)n_pair), THREADS, 0, (const float *)l->gate,

@@ -99,7 +99,10 @@ void linear_prompt(struct cuda_device *d, const struct linear_args *a) {
     void *room = carve(&c, d->expanded_bytes);
     carve_prompt_rows(&c, a->x.n_row, a->x.n_col, prompt_terms(&d->limits), &job.x);
     scratch_done(d, &c);
-    prepare_prompt(d, a->x, a->norm_weight, a->norm_eps, &job.x);
+    if (a->up.data != NULL)
+        prepare_activated(d, a->x, a->up, &job.x);
+    else
+        prepare_prompt(d, a->x, a->norm_weight, a->norm_eps, &job.x);
     job.n_row = a->x.n_row;
     job.residual = a->residual;
     sum.x = job.x;

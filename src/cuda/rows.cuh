@@ -34,8 +34,7 @@ static inline int prompt_terms(const struct device_limits *l) { return l->n_expe
 
 void carve_prompt_rows(struct carver *c, int64_t n_row, int64_t n_in, int n_term, struct prompt_rows *p);
 void prepare_prompt(struct cuda_device *d, struct tensor x, const float *norm_weight, float eps, struct prompt_rows *p);
-// Rows [n_row, width] of silu(gate) * up, whose elements are fp32 without gaps.
-void prepare_activated(struct cuda_device *d, const float *gate, const float *up, int64_t n_row, int64_t width,
-                       struct prompt_rows *p);
+// Rows of silu(gate) * up.
+void prepare_activated(struct cuda_device *d, struct tensor gate, struct tensor up, struct prompt_rows *p);
 
 #endif

@@ -1,9 +1,9 @@
-// Rows of a product in FORM_PROMPT: see rows.cuh. One block a row.
+// Rows of a product in FORM_PROMPT: see rows.cuh.
 #include "cuda/device.cuh"
 #include "cuda/rows.cuh"
 
-#define MOST_THREADS 512
-#define VECTORS      6 // of 8 elements a thread: rows of up to 24576 stay in registers
+#define MOST_THREADS 1024 // of two or three vectors of 8 elements: rows of up to 24576 stay in registers
+#define SMALL_ROWS   8    // a block, where a row is a warp's
 
 // A row's largest element, rounded to 11 bits, must stay below 2^16; and from 2^-8 on the 2^-25 by which elements below
 // the normal numbers may be off is less than what its own rounding does.
@@ -11,41 +11,46 @@
 #define MOST_PLAIN  0x1p15f
 #define MAX_SHIFT   100 // fp32 holds both powers
 
-struct activated {
-    const float *gate, *up; // NULL: rows come from a tensor
-    int64_t width;
-};
-
 struct prompt_source {
-    struct tensor x;
-    bool wide;
-    const float *norm_weight;
+    struct tensor x, up, norm; // norm: of weights, one row; up.data, norm.data NULL: none
+    bool wide;                 // all of them
     float eps;
-    struct activated activated;
 };
 
-static __device__ __forceinline__ void load_activated(const struct activated &a, int64_t row, int64_t i, float v[8]) {
-    int64_t at = row * a.width + i;
-    bool wide = a.width % 8 == 0;
-#pragma unroll
-    for (int k = 0; k < 8; k += 4) {
-        float4 g = wide ? *(const float4 *)(a.gate + at + k) : make_float4(0, 0, 0, 0);
-        float4 u = wide ? *(const float4 *)(a.up + at + k) : make_float4(0, 0, 0, 0);
-        for (int j = 0; j < 4 && !wide; j++) {
-            if (i + k + j >= a.width) break;
-            (&g.x)[j] = a.gate[at + k + j];
-            (&u.x)[j] = a.up[at + k + j];
-        }
-        for (int j = 0; j < 4; j++) v[k + j] = silu_of((&g.x)[j]) * (&u.x)[j];
-    }
-}
-
-static __device__ __forceinline__ float block_max(float x, float *shared) {
+// Over the threads of a row: a warp, or else the whole block.
+static __device__ __forceinline__ float row_max(float x, float *shared) {
     x = warp_max(x);
+    if (blockDim.x == 32) return x;
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
     return warp_max(threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : 0.0f);
+}
+static __device__ __forceinline__ float row_sum(float x, float *shared) {
+    return blockDim.x == 32 ? warp_sum(x) : block_sum(x, shared);
+}
+
+// This thread's vectors of a row, all of them under way together; zeros after the last element.
+template <int VECTORS> struct row_part { float v[VECTORS][8]; };
+
+template <int VECTORS>
+static __device__ __forceinline__ void load_row(const struct tensor &x, bool wide, int64_t row,
+                                                struct row_part<VECTORS> *part) {
+    const float *from = (const float *)x.data + row * x.stride;
+    bool whole = wide && x.n_col % 8 == 0;
+#pragma unroll
+    for (int k = 0; k < VECTORS && whole; k++) {
+        int i = (int)(k * blockDim.x + threadIdx.x) * 8;
+        float4 a = make_float4(0, 0, 0, 0), b = a;
+        if (i < x.n_col) {
+            a = *(const float4 *)(from + i);
+            b = *(const float4 *)(from + i + 4);
+        }
+        *(float4 *)part->v[k] = a;
+        *(float4 *)(part->v[k] + 4) = b;
+    }
+    for (int k = 0; k < VECTORS && !whole; k++)
+        load_eight(x, wide, row, (k * blockDim.x + threadIdx.x) * 8, part->v[k]);
 }
 
 // The exponent by which a row is scaled. Rows with elements that are no numbers are left as they are.
@@ -69,58 +74,74 @@ static __device__ __forceinline__ void store_terms(const struct prompt_rows &p, 
     if (p.second != 0) *(uint4 *)(to + p.second) = *(uint4 *)second;
 }
 
+template <int VECTORS>
 static __global__ void __launch_bounds__(MOST_THREADS)
     prompt_rows_kernel(const __grid_constant__ prompt_source s, const __grid_constant__ prompt_rows p) {
     __shared__ float shared[33];
     begin_kernel();
-    int64_t row = blockIdx.x, n = s.activated.gate != NULL ? s.activated.width : s.x.n_col;
-    float v[VECTORS][8], squares = 0, most = 0;
+    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    struct row_part<VECTORS> x;
+    float squares = 0, most = 0;
+    if (row >= s.x.n_row) return; // of a warp by itself
+    load_row(s.x, s.wide, row, &x);
+    if (s.up.data != NULL) {
+        struct row_part<VECTORS> up;
+        load_row(s.up, s.wide, row, &up);
 #pragma unroll
-    for (int k = 0; k < VECTORS; k++) {
-        int64_t i = ((int64_t)k * blockDim.x + threadIdx.x) * 8;
-        for (int j = 0; j < 8; j++) v[k][j] = 0;
-        if (i >= n) continue;
-        if (s.activated.gate != NULL)
-            load_activated(s.activated, row, i, v[k]);
-        else
-            load_eight(s.x, s.wide, row, i, v[k]);
-        for (int j = 0; j < 8; j++) squares += v[k][j] * v[k][j];
+        for (int k = 0; k < VECTORS; k++)
+            for (int j = 0; j < 8; j++) x.v[k][j] = silu_of(x.v[k][j]) * up.v[k][j];
     }
-    float inverse = 1;
-    if (s.norm_weight != NULL) inverse = rsqrtf(block_sum(squares, shared) / (float)n + s.eps);
+    if (s.norm.data != NULL) {
+        struct row_part<VECTORS> weight;
+        load_row(s.norm, s.wide, 0, &weight);
 #pragma unroll
-    for (int k = 0; k < VECTORS; k++) {
-        int64_t i = ((int64_t)k * blockDim.x + threadIdx.x) * 8;
-        for (int j = 0; j < 8; j++) {
-            if (s.norm_weight != NULL) v[k][j] = i + j < n ? v[k][j] * inverse * s.norm_weight[i + j] : 0.0f;
-            most = fmaxf(most, fabsf(v[k][j]));
-        }
+        for (int k = 0; k < VECTORS; k++)
+            for (int j = 0; j < 8; j++) squares += x.v[k][j] * x.v[k][j];
+        float inverse = rsqrtf(row_sum(squares, shared) / (float)s.x.n_col + s.eps);
+#pragma unroll
+        for (int k = 0; k < VECTORS; k++)
+            for (int j = 0; j < 8; j++) x.v[k][j] = x.v[k][j] * inverse * weight.v[k][j];
     }
-    int shift = shift_of(block_max(most, shared));
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++)
+        for (int j = 0; j < 8; j++) most = fmaxf(most, fabsf(x.v[k][j]));
+    int shift = shift_of(row_max(most, shared));
     if (threadIdx.x == 0) p.scales[row] = ldexpf(1.0f, -shift);
     float factor = ldexpf(1.0f, shift);
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
         int64_t i = ((int64_t)k * blockDim.x + threadIdx.x) * 8;
-        if (i < p.n_col) store_terms(p, row, i, factor, v[k]);
+        if (i < p.n_col) store_terms(p, row, i, factor, x.v[k]);
     }
 }
 
-static void launch(struct cuda_device *d, const struct prompt_source &s, int64_t n_row, struct prompt_rows *p) {
-    must(p->n_col <= MOST_THREADS * VECTORS * 8);
-    int64_t threads = ceil_div(p->n_col / 8, 2 * 32) * 32; // two vectors a thread, as far as threads go
-    cuda_start(d, "rows of a prompt product", prompt_rows_kernel, dim3((unsigned)n_row),
-               (unsigned)(threads < MOST_THREADS ? threads : MOST_THREADS), 0, s, *p);
+// A narrow row is a warp's, and a wide one a block's.
+static void launch(struct cuda_device *d, const struct prompt_source &s, struct prompt_rows *p) {
+    int64_t n = p->n_col / 8, vectors = n <= 2 * 512 ? 2 : 3, threads = ceil_div(n, vectors * 32) * 32;
+    must(threads <= MOST_THREADS);
+    unsigned n_row = threads == 32 ? SMALL_ROWS : 1;
+    cudaLaunchAttribute early;
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {dim3((unsigned)ceil_div(s.x.n_row, n_row)),
+                                 dim3((unsigned)threads, n_row),
+                                 0,
+                                 d->stream,
+                                 &early,
+                                 d->major >= 9 ? 1u : 0u};
+    cuda_note(d, cudaLaunchKernelEx(&config, vectors == 2 ? prompt_rows_kernel<2> : prompt_rows_kernel<3>, s, *p),
+              "rows of a prompt product");
+    cuda_launched(d, "rows of a prompt product");
 }
 
 void prepare_prompt(struct cuda_device *d, struct tensor x, const float *norm_weight, float eps,
                     struct prompt_rows *p) {
-    launch(d, {x, rows_are_wide(x), norm_weight, eps, {NULL, NULL, 0}}, x.n_row, p);
+    struct tensor norm = {(void *)norm_weight, DTYPE_F32, 1, x.n_col, x.n_col};
+    launch(d, {x, {}, norm, rows_are_wide(x) && (uintptr_t)norm_weight % 16 == 0, eps}, p);
 }
 
-void prepare_activated(struct cuda_device *d, const float *gate, const float *up, int64_t n_row, int64_t width,
-                       struct prompt_rows *p) {
-    launch(d, {{}, false, NULL, 0, {gate, up, width}}, n_row, p);
+void prepare_activated(struct cuda_device *d, struct tensor gate, struct tensor up, struct prompt_rows *p) {
+    launch(d, {gate, up, {}, rows_are_wide(gate) && rows_are_wide(up), 0}, p);
 }
 
 void carve_prompt_rows(struct carver *c, int64_t n_row, int64_t n_in, int n_term, struct prompt_rows *p) {

@@ -13,6 +13,18 @@ void layer_mlp(const struct walk *w, const struct layer_weights *weights, int64_
         .part = {{&weights->mlp.gate, s->mlp.gate}, {&weights->mlp.up, s->mlp.up}},
     };
     w->ops->linear(w->device, &widen);
+    if (w->batch->form == FORM_PROMPT) { // a pass of thousands of rows is not written once more
+        struct linear_args narrow = {
+            .form = FORM_PROMPT,
+            .x = s->mlp.gate,
+            .up = s->mlp.up,
+            .n_parts = 1,
+            .part = {{&weights->mlp.down, s->x}},
+            .residual = s->x,
+        };
+        w->ops->linear(w->device, &narrow);
+        return;
+    }
     struct swiglu_args gate = {
         .gate = s->mlp.gate,
         .up = s->mlp.up,

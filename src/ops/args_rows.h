@@ -22,12 +22,13 @@ struct norm_args {
 #define LINEAR_MAX_PARTS 6
 
 // For each part p: out_p[t] = round(sum_i x'[t][i] * w_p[o][i]  (+ residual[t][o], in fp32, where residual.data is
-// set)), where x' is x, or norm(x) as in norm_args when norm_weight is set. All parts share x. With a residual there is
-// one part, and residual may alias its out. Sums are fp32 over i in an order fixed by the weight's shape and the form;
-// the backend's compute mode says at which precision products are formed (device.h).
+// set)), where x' is x, or norm(x) as in norm_args when norm_weight is set, or round(silu(x) * up) when up.data is
+// set, which is for FORM_PROMPT alone and excludes a norm. All parts share x. With a residual there is one part, and
+// residual may alias its out. Sums are fp32 over i in an order fixed by the weight's shape and the form; the backend's
+// compute mode says at which precision products are formed (device.h).
 struct linear_args {
     enum form form;
-    struct tensor x;          // [T, n_in]
+    struct tensor x, up;      // [T, n_in]; up.data NULL: none
     const float *norm_weight; // NULL: none
     float norm_eps;
     int n_parts;
