@@ -18,7 +18,7 @@
 #define THREADS     256
 #define MAX_SHAPES  64
 #define PINNED_ROWS 4096 // the algorithm is the best for so many
-#define LEAST_OUT   64   // narrower matrices are left to the tiles
+#define LEAST_OUT   16   // narrower matrices are left to the tiles
 
 // The functions that are used, by the types of the library's own header.
 struct blas_functions {
@@ -154,33 +154,50 @@ static struct blas_shape *shape_of(struct blas_state *s, int64_t n_out, int64_t 
 #define EXPAND_AHEAD 4 // words of eight 4-bit codes a thread
 
 // Rows lie one behind another, so that a word's place in the matrix tells its group. Loads and stores of a warp are
-// contiguous, and a thread's loads are under way together.
-static __global__ void __launch_bounds__(THREADS) expand_q4_kernel(struct weight_view w, int64_t n_word, __half *out) {
+// contiguous. Nothing branches before the last load, so that a thread's loads are all under way together.
+template <bool BF16>
+static __global__ void __launch_bounds__(THREADS)
+    expand_q4_kernel(struct weight_view w, int shift, int64_t n_word, __half *out) {
     int64_t first = (int64_t)blockIdx.x * (THREADS * EXPAND_AHEAD) + threadIdx.x;
-    int shift = 31 - __clz(w.group / 8); // words of a group are a power of two
     uint32_t words[EXPAND_AHEAD];
-    float scale[EXPAND_AHEAD], bias[EXPAND_AHEAD];
+    uint16_t scale[EXPAND_AHEAD], bias[EXPAND_AHEAD];
 #pragma unroll
     for (int k = 0; k < EXPAND_AHEAD; k++) {
-        int64_t i = first + k * THREADS, g = i >> shift;
-        if (i >= n_word) break;
+        int64_t i = min(first + k * THREADS, n_word - 1), g = i >> shift;
         words[k] = __ldg((const uint32_t *)w.data + i);
-        scale[k] = load_float(w.scales, w.dtype, g);
-        bias[k] = load_float(w.biases, w.dtype, g);
+        scale[k] = __ldg((const uint16_t *)w.scales + g);
+        bias[k] = __ldg((const uint16_t *)w.biases + g);
     }
 #pragma unroll
     for (int k = 0; k < EXPAND_AHEAD; k++) {
         int64_t i = first + k * THREADS;
         uint32_t v[4];
         if (i >= n_word) break;
-        if (w.dtype == DTYPE_BF16)
-            four_bit_pairs(words[k], half_scale(scale[k]), half_scale(bias[k]), v);
-        else
+        if (BF16) {
+            __half2 s = half_scale(__uint_as_float((uint32_t)scale[k] << 16)),
+                    b = half_scale(__uint_as_float((uint32_t)bias[k] << 16));
+            four_bit_pairs(words[k], s, b, v);
+        } else {
+            float s = __half2float(__ushort_as_half(scale[k])), b = __half2float(__ushort_as_half(bias[k]));
             for (int j = 0; j < 4; j++)
-                v[j] = pack_weights(fmaf((float)(words[k] >> 8 * j & 15), scale[k], bias[k]),
-                                    fmaf((float)(words[k] >> (8 * j + 4) & 15), scale[k], bias[k]));
+                v[j] = pack_weights(fmaf((float)(words[k] >> 8 * j & 15), s, b),
+                                    fmaf((float)(words[k] >> (8 * j + 4) & 15), s, b));
+        }
         ((uint4 *)out)[i] = *(uint4 *)v;
     }
+}
+
+// Scales of fp32 are rare enough for the kernel below.
+static bool has_short_scales(const struct weight_view &w) { return w.dtype == DTYPE_BF16 || w.dtype == DTYPE_F16; }
+
+static void launch_expand_q4(struct cuda_device *d, const struct weight_view &w, __half *out) {
+    int64_t n_word = w.n_out * w.n_in / 8;
+    int shift = 0; // words of a group are a power of two
+    while ((8 << shift) < w.group) shift++;
+    (w.dtype == DTYPE_BF16
+         ? expand_q4_kernel<true>
+         : expand_q4_kernel<false>)<<<(unsigned)ceil_div(n_word, THREADS * EXPAND_AHEAD), THREADS, 0, d->stream>>>(
+        w, shift, n_word, out);
 }
 
 template <int BITS> static __global__ void __launch_bounds__(THREADS) expand_kernel(struct weight_view w, __half *out) {
@@ -204,13 +221,10 @@ template <int BITS> static void launch_expand(struct cuda_device *d, const struc
 }
 
 static void expand(struct cuda_device *d, const struct weight_view &w, __half *out) {
-    int64_t n_word = w.n_out * w.n_in / 8;
     switch (w.weight_class) {
     case CLASS_Q2: launch_expand<2>(d, w, out); break;
     case CLASS_Q3: launch_expand<3>(d, w, out); break;
-    case CLASS_Q4:
-        expand_q4_kernel<<<(unsigned)ceil_div(n_word, THREADS * EXPAND_AHEAD), THREADS, 0, d->stream>>>(w, n_word, out);
-        break;
+    case CLASS_Q4: (has_short_scales(w) ? launch_expand_q4 : launch_expand<4>)(d, w, out); break;
     case CLASS_Q5: launch_expand<5>(d, w, out); break;
     case CLASS_Q6: launch_expand<6>(d, w, out); break;
     case CLASS_Q8: launch_expand<8>(d, w, out); break;
