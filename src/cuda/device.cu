@@ -139,7 +139,7 @@ static size_t cuda_reserve_bytes(struct device *base, const struct device_limits
 
 static enum status cuda_reserve(struct device *base, const struct device_limits *l, struct error *e) {
     struct cuda_device *d = cuda_of(base);
-    if (l->key_dim > 128 || l->value_dim > 128 || l->key_dim % 16 != 0)
+    if (l->key_dim > 128 || l->value_dim > 128 || l->key_dim % 16 != 0 || l->value_dim % 4 != 0)
         return error_set(e, STATUS_UNSUPPORTED, "the CUDA backend has no delta rule for heads of %d and %d",
                          (int)l->key_dim, (int)l->value_dim);
     enum status st = cuda_sync(base, e);
