@@ -155,8 +155,10 @@ $O/%.o: %.c $O/flags
 # Its files are part of the program.
 $O/src/server/page.o: $(wildcard src/server/page/*)
 
+# Matrix instructions of warpgroups belong to one generation alone, which the letter says.
+gpu = $1$(if $(filter 90,$1),a)
 # Beside each object lies what the assembler says of its kernels' resources.
-compile_cuda = @$(NVCC) $(NVCCFLAGS) -Xptxas -v -gencode arch=compute_$1,code=sm_$1 -MMD -MP -MF $(@:.o=.d) -c -o $@ $< \
+compile_cuda = @$(NVCC) $(NVCCFLAGS) -Xptxas -v -gencode arch=compute_$(call gpu,$1),code=sm_$(call gpu,$1) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< \
     2>$(@:.o=.res) || { cat $(@:.o=.res) >&2; exit 1; }
 
 $O/src/cuda/%.o: src/cuda/%.cu $O/flags

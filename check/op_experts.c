@@ -329,6 +329,7 @@ static void run_experts(struct run *r) {
     experts_case(r, &(struct experts_case){FORM_ROWS, 21, 6, 2, 640, MAX_WIDTH, q4, q4, true});
     experts_case(r, &(struct experts_case){FORM_PROMPT, 65, 16, 4, 128, 128, q4, q4, true});
     experts_case(r, &(struct experts_case){FORM_PROMPT, 129, 6, 2, 192, 96, bf16, q8, false});
+    experts_case(r, &(struct experts_case){FORM_PROMPT, 129, 4, 2, 640, MAX_WIDTH, q4, q4, false});
 }
 
 // ---- faults ----

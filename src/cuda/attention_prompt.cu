@@ -2,7 +2,7 @@
 // on. A row's chain meets every tile up to its own position; a tile that is read for the sake of later rows alone has
 // weights of exactly 0 and leaves a row's bits as they are.
 #include "cuda/attention_codes.cuh"
-#include "cuda/attention_tiles.cuh"
+#include "cuda/attention_wide.cuh"
 
 #define ROWS    64
 #define THREADS 128
@@ -10,11 +10,6 @@
 template <int D> struct prompt_shared {
     char q[ROWS * D * 2], k[CUDA_TILE_KEYS * D * 2], v[CUDA_TILE_KEYS * D * 2];
     struct tile_rows rows[2];
-};
-
-// A warp's 16 rows: rows lane / 4 and lane / 4 + 8 are this thread's.
-struct chain_state {
-    float max[2], sum[2];
 };
 
 template <int D> __device__ __forceinline__ void score_tile(struct prompt_shared<D> *s, float c[8][4]) {
@@ -32,43 +27,6 @@ template <int D> __device__ __forceinline__ void score_tile(struct prompt_shared
             mma_bf16(c[2 * j], a, b[0], b[1]);
             mma_bf16(c[2 * j + 1], a, b[2], b[3]);
         }
-    }
-}
-
-// Scores become weights; returns by how much earlier results fade. Row i sees keys below visible[i] of the tile.
-__device__ __forceinline__ void weigh_tile(const struct attention_job &job, const struct tile_rows *rows,
-                                           const int visible[2], float c[8][4], struct chain_state *st, float fade[2]) {
-    int col0 = 2 * (threadIdx.x % 4);
-    bool scaled = job.kv.dtype == DTYPE_E4M3;
-    float most[2] = {st->max[0], st->max[1]}, sum[2] = {0, 0};
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int key = 8 * j + col0 + i % 2;
-            bool sees = key < visible[i / 2];
-            c[j][i] = sees ? c[j][i] * (scaled ? job.scale * rows->k_scale[key] : job.scale) : -INFINITY;
-            most[i / 2] = fmaxf(most[i / 2], c[j][i]);
-        }
-    for (int h = 0; h < 2; h++) {
-        most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], 1));
-        most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], 2));
-    }
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int key = 8 * j + col0 + i % 2;
-            float p = key < visible[i / 2] ? __expf(c[j][i] - most[i / 2]) : 0.0f;
-            sum[i / 2] += p;
-            c[j][i] = scaled && p > 0 ? p * rows->v_scale[key] : p;
-        }
-    for (int h = 0; h < 2; h++) {
-        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
-        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
-        fade[h] = visible[h] > 0 ? __expf(st->max[h] - most[h]) : 1.0f;
-        st->sum[h] = st->sum[h] * fade[h] + sum[h];
-        if (visible[h] > 0) st->max[h] = most[h];
     }
 }
 
@@ -157,7 +115,7 @@ static __global__ void __launch_bounds__(THREADS) attention_prompt_kernel(const 
         copies_commit();
         int visible[2];
         for (int i = 0; i < 2; i++) visible[i] = max(0, min(CUDA_TILE_KEYS, my_position + 8 * i + 1 - key0));
-        weigh_tile(job, &s->rows[buffer], visible, c, &st, fade);
+        weigh_tile(job, job.kv.dtype == DTYPE_E4M3 ? &s->rows[buffer] : NULL, visible, c, &st, fade);
         copies_wait<1>();
         __syncthreads();
         widen_tile<D, THREADS>(job, s->v);
@@ -167,6 +125,73 @@ static __global__ void __launch_bounds__(THREADS) attention_prompt_kernel(const 
     }
     copies_wait<0>();
     store_rows<D>(job, lane, row0, h, st, acc);
+}
+
+static __device__ __forceinline__ void store_wide(const struct attention_job &job, const struct lane_entry &lane,
+                                                  int row0, int h, const struct chain_state &st,
+                                                  const float acc[WIDE_DIM / 2]) {
+    int l = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = row0 + threadIdx.x / 32 * 16 + l / 4 + 8 * half;
+        if (row >= lane.n_row) continue;
+        float inverse = 1.0f / st.sum[half];
+        int64_t t = lane.row0 + row;
+        const float *gate = (const float *)job.qg.data + t * job.qg.stride + (int64_t)(h * 2 + 1) * WIDE_DIM;
+        float *out = (float *)job.out.data + t * job.out.stride + (int64_t)h * WIDE_DIM;
+#pragma unroll
+        for (int n = 0; n < WIDE_DIM / 8; n++)
+            for (int i = 0; i < 2; i++) {
+                int col = 8 * n + 2 * (l % 4) + i;
+                out[col] = acc[4 * n + 2 * half + i] * inverse * sigmoid_of(gate[col]);
+            }
+    }
+}
+
+static __global__ void __launch_bounds__(WIDE_THREADS, 1)
+    attention_wide_kernel(const __grid_constant__ attention_job job) {
+    extern __shared__ char memory[];
+    struct wide_shared *s = (struct wide_shared *)(memory + (1024 - (shared_address(memory) & 1023)) % 1024);
+    const struct lane_entry lane = job.batch.lanes[0];
+    // The last rows have the longest chains, so they come first.
+    int row0 = ((int)gridDim.y - 1 - (int)blockIdx.y) * WIDE_ROWS, h = blockIdx.x;
+    int end = lane.position + min(row0 + WIDE_ROWS, lane.n_row);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < WIDE_BUFFERS; i++) {
+            barrier_open(&s->full[i], WIDE_FETCH);
+            barrier_open(&s->empty[i], WIDE_MULTIPLY / 32);
+        }
+        publish_shared();
+    }
+    __syncthreads();
+    if (threadIdx.x >= WIDE_MULTIPLY) {
+        fewer_registers<40>();
+        fetch_tiles(job, s, job.batch.pages + lane.page_at, h / job.r, end);
+        return;
+    }
+    more_registers<232>();
+    take_queries(job, s, lane, row0, h);
+    int my_position = lane.position + row0 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    struct chain_state st = {{-INFINITY, -INFINITY}, {0, 0}};
+    float acc[WIDE_DIM / 2];
+#pragma unroll
+    for (int i = 0; i < WIDE_DIM / 2; i++) acc[i] = 0;
+    multiply_tiles(job, s, my_position, end, &st, acc);
+    store_wide(job, lane, row0, h, st, acc);
+}
+
+static bool attention_wide_fits(const struct cuda_device *d, const struct attention_args *a,
+                                const struct attention_job *job) {
+    bool plain = a->kv.dtype == DTYPE_BF16 && a->qg.dtype == DTYPE_F32 && a->out.dtype == DTYPE_F32;
+    return d->major == 9 && a->head_dim == WIDE_DIM && plain && has_whole_tiles(job);
+}
+
+static void attention_wide(struct cuda_device *d, const struct attention_job &job, int n_row) {
+    size_t bytes = 1024 + sizeof(struct wide_shared);
+    cudaFuncSetAttribute(attention_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    attention_wide_kernel<<<dim3((unsigned)job.n_head, (unsigned)ceil_div(n_row, WIDE_ROWS)), WIDE_THREADS, bytes,
+                            d->stream>>>(job);
+    cuda_launched(d, "attention, prompt, wide");
 }
 
 template <int D, bool WHOLE> static void launch(struct cuda_device *d, const struct attention_job &job, int n_row) {
@@ -180,6 +205,10 @@ template <int D, bool WHOLE> static void launch(struct cuda_device *d, const str
 void attention_prompt(struct cuda_device *d, const struct attention_args *a, struct attention_job *job) {
     must(a->batch->n_lane == 1);
     int n_row = a->batch->lanes[0].n_row;
+    if (attention_wide_fits(d, a, job)) {
+        attention_wide(d, *job, n_row);
+        return;
+    }
     switch (a->head_dim) {
 #ifndef TF_ATTENTION_FLAT
     case 16: launch<16, false>(d, *job, n_row); break;

@@ -113,6 +113,10 @@ struct expert_product {
 void experts_product_rows(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles);
 void experts_product_prompt(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles);
 
+// FORM_PROMPT on compute capability 9.0, weights of the usual kind: experts_wide.cu.
+bool experts_wide_fit(const struct cuda_device *d, const struct expert_product *p);
+void experts_product_wide(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles);
+
 // FORM_ROWS where all weights are of the usual kind: experts_q4.cu.
 struct expert_matrices {
     struct expert_weights gate, up, down;

@@ -127,6 +127,10 @@ static void launch_prompt(struct cuda_device *d, const struct expert_product *p,
 }
 
 void experts_product_prompt(struct cuda_device *d, const struct expert_product *p, int64_t most_tiles) {
+    if (experts_wide_fit(d, p)) {
+        experts_product_wide(d, p, most_tiles);
+        return;
+    }
     switch (p->w[0].first.weight_class) {
     case CLASS_Q2: launch_prompt<2>(d, p, most_tiles); break;
     case CLASS_Q3: launch_prompt<3>(d, p, most_tiles); break;
