@@ -58,6 +58,14 @@ static __device__ __forceinline__ int64_t first_row(const struct prompt_job &p, 
     return p.job.batch.lanes[0].row0 + p.row0 + chunk * N;
 }
 
+// The products with a second term go into sums of their own, so that fewer wait for each other.
+static __device__ __forceinline__ void mma_terms_apart(float c[4], float small[4], const struct terms_a &a,
+                                                       const struct terms_b &b) {
+    mma_bf16(small, a.r[0], b.r[1][0], b.r[1][1]);
+    mma_bf16(c, a.r[0], b.r[0][0], b.r[0][1]);
+    mma_bf16(small, a.r[1], b.r[0][0], b.r[0][1]);
+}
+
 // ---- step 1 ----
 
 struct terms_shared {
@@ -291,11 +299,19 @@ struct value_part {
     float v[COLUMNS / 16][4];
 };
 
-// n_row rows of n_col elements, a multiple of 4.
+// n_row rows of n_col elements, a multiple of 4. The real models' by addresses that are held in registers.
 static __device__ __forceinline__ void fetch_rows(uint32_t *to, int pitch, const uint32_t *from, int n_row, int n_col) {
-    for (int row = threadIdx.x / 32; row < n_row; row += WARPS)
-        for (int i = threadIdx.x % 32 * 4; i < n_col; i += 32 * 4)
-            copy16(to + row * pitch + i, from + row * n_col + i, 16);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (n_row == N && n_col == DELTA_MAX_DIM) {
+        uint32_t at = shared_address(to + warp * pitch + lane * 4);
+        from += warp * DELTA_MAX_DIM + lane * 4;
+        asm volatile("" : "+r"(at), "+l"(from));
+#pragma unroll
+        for (int i = 0; i < N / WARPS; i++) copy16_to(at + i * WARPS * pitch * 4, from + i * WARPS * DELTA_MAX_DIM);
+        return;
+    }
+    for (int row = warp; row < n_row; row += WARPS)
+        for (int i = lane * 4; i < n_col; i += 32 * 4) copy16(to + row * pitch + i, from + row * n_col + i, 16);
 }
 
 // Where a warp stands in a block's part of one head's state, and what it owns of U and D there.
@@ -337,17 +353,18 @@ static __device__ __forceinline__ void load_values(const struct state_place &at,
 // D = U - W S
 static __device__ __forceinline__ void correct_values(const struct state_place &at, const struct chunk_terms &terms,
                                                       struct state_shared *sh, struct value_part &u) {
-    struct value_part ws = {};
-#pragma unroll 2
+    struct value_part ws = {}, small = {};
+#pragma unroll 4
     for (int k = 0; k < at.key_dim; k += 16) {
         struct terms_a a = split_a([&](int row, int i) { return sh->w[at.row0 + row][k + i]; });
 #pragma unroll
         for (int j = 0; j < COLUMNS / 16; j++)
-            mma_terms(ws.v[j], a, split_b([&](int i, int col) { return sh->state[k + i][at.n0 + 8 * j + col]; }));
+            mma_terms_apart(ws.v[j], small.v[j], a,
+                            split_b([&](int i, int col) { return sh->state[k + i][at.n0 + 8 * j + col]; }));
     }
 #pragma unroll
     for (int j = 0; j < COLUMNS / 16; j++)
-        for (int h = 0; h < 4; h++) u.v[j][h] -= ws.v[j][h];
+        for (int h = 0; h < 4; h++) u.v[j][h] -= ws.v[j][h] + small.v[j][h];
     at.each_value(u, [&](int row, int col, float &x, bool exists) {
         uint32_t d = cut_terms(x);
         sh->d[row][col] = d;
@@ -362,13 +379,18 @@ static __device__ __forceinline__ void update_state(const struct state_place &at
 #pragma unroll
     for (int j = 0; j < COLUMNS / 8; j++)
         for (int h = 0; h < 4; h++) state.v[j][h] *= decay;
-#pragma unroll 2
+    struct state_part small = {};
+#pragma unroll
     for (int k = 0; k < N; k += 16) {
         struct terms_a a = split_a([&](int row, int i) { return sh->k[k + i][at.key0 + row]; });
 #pragma unroll
         for (int j = 0; j < COLUMNS / 8; j++)
-            mma_terms(state.v[j], a, split_b([&](int i, int col) { return sh->d[k + i][8 * j + col]; }));
+            mma_terms_apart(state.v[j], small.v[j], a,
+                            split_b([&](int i, int col) { return sh->d[k + i][8 * j + col]; }));
     }
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++)
+        for (int h = 0; h < 4; h++) state.v[j][h] += small.v[j][h];
 }
 
 static __device__ __forceinline__ void publish_state(const struct state_place &at, struct state_shared *sh,

@@ -86,6 +86,13 @@ __device__ __forceinline__ void begin_kernel() {
 __device__ __forceinline__ void copy16(void *to, const void *from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
 }
+// As copy16, to an address in shared memory that is held as a number.
+__device__ __forceinline__ void copy16_to(uint32_t to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+__device__ __forceinline__ void copy16_to(uint32_t to, const void *from, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
 __device__ __forceinline__ void copy4(void *to, const void *from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
 }

@@ -246,20 +246,24 @@ struct scale_job {
     bool divides;
 };
 
-// One row of one output a block.
+#define SCALED_ROWS 64 // of one output a block, which nearly always has nothing to do
+
 static __global__ void __launch_bounds__(THREADS) scale_kernel(const __grid_constant__ scale_job job) {
-    float scale = job.scales[blockIdx.x];
-    if (scale == 1) return;
     const struct tensor &out = job.outs[blockIdx.y];
-    if (job.divides) scale = 1 / scale;
-    for (int64_t i = threadIdx.x; i < out.n_col; i += THREADS)
-        ((float *)out.data)[blockIdx.x * out.stride + i] *= scale;
+    int64_t first = (int64_t)blockIdx.x * SCALED_ROWS, end = min(first + SCALED_ROWS, out.n_row);
+    if (!__syncthreads_or(first + threadIdx.x < end && job.scales[first + threadIdx.x] != 1)) return;
+    for (int64_t row = first; row < end; row++) {
+        float scale = job.scales[row];
+        if (scale == 1) continue;
+        if (job.divides) scale = 1 / scale;
+        for (int64_t i = threadIdx.x; i < out.n_col; i += THREADS) ((float *)out.data)[row * out.stride + i] *= scale;
+    }
 }
 
 static void scale_rows(struct cuda_device *d, const struct tensor *outs, int n_out, const float *scales, bool divides) {
     struct scale_job job = {{}, scales, divides};
     for (int i = 0; i < n_out; i++) job.outs[i] = outs[i];
-    scale_kernel<<<dim3((unsigned)outs[0].n_row, (unsigned)n_out), THREADS, 0, d->stream>>>(job);
+    scale_kernel<<<dim3((unsigned)ceil_div(outs[0].n_row, SCALED_ROWS), (unsigned)n_out), THREADS, 0, d->stream>>>(job);
     cuda_launched(d, "scales of rows");
 }
 
