@@ -127,6 +127,18 @@ static __global__ void __launch_bounds__(THREADS) attention_prompt_kernel(const 
     store_rows<D>(job, lane, row0, h, st, acc);
 }
 
+static __device__ __forceinline__ void take_queries(const struct attention_job &job, struct wide_shared *s,
+                                                    const struct lane_entry &lane, int row0, int h) {
+    for (int i = threadIdx.x; i < WIDE_ROWS * WIDE_DIM / 8; i += WIDE_MULTIPLY) {
+        int row = row0 + i / (WIDE_DIM / 8), piece = i % (WIDE_DIM / 8);
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (row < lane.n_row) v = query_piece<WIDE_DIM>(job.q, lane.row0 + row, h, piece);
+        *(uint4 *)wide_piece(s->q, WIDE_ROWS, row - row0, piece) = v;
+    }
+    publish_shared();
+    asm volatile("bar.sync 1, %0;" ::"n"(WIDE_MULTIPLY) : "memory"); // of those that multiply
+}
+
 static __device__ __forceinline__ void store_wide(const struct attention_job &job, const struct lane_entry &lane,
                                                   int row0, int h, const struct chain_state &st,
                                                   const float acc[WIDE_DIM / 2]) {

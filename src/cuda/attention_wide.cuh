@@ -28,10 +28,31 @@ __device__ __forceinline__ char *wide_piece(char *tile, int n, int row, int piec
     return tile + piece / 8 * SLICE_BYTES(n) + row * 128 + (piece % 8 ^ (row & 7)) * 16;
 }
 
+// Starts the copies of one tile, of which n_key keys exist. A warp has every fourth key; addresses are held in
+// registers, which the compiler would rather work out anew for each copy.
+static __device__ __forceinline__ void fetch_tile_wide(char *tile, const char *from, int n_key, const void *any) {
+    int thread = threadIdx.x - WIDE_MULTIPLY, key = thread / 32;
+    char *even = wide_piece(tile, CUDA_TILE_KEYS, key, thread % 32);
+    uint32_t to[2] = {shared_address(even),
+                      shared_address(wide_piece(tile, CUDA_TILE_KEYS, key + 4, thread % 32)) - 512};
+    from += thread * 16;
+    asm volatile("" : "+l"(from), "+r"(to[0]), "+r"(to[1]));
+    if (n_key == CUDA_TILE_KEYS) {
+#pragma unroll
+        for (int i = 0; i < WIDE_TILE / 16 / WIDE_FETCH; i++) copy16_to(to[i % 2] + i * 512, from + i * 2048);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < WIDE_TILE / 16 / WIDE_FETCH; i++) {
+        bool is = key + 4 * i < n_key;
+        copy16_to(to[i % 2] + i * 512, is ? from + i * 2048 : (const char *)any, is ? 16 : 0);
+    }
+}
+
 // Brings keys and values: fetch number g, from 0, is the keys (even) or values (odd) of tile g / 2, into buffer g % 4.
 static __device__ __forceinline__ void fetch_tiles(const struct attention_job &job, struct wide_shared *s,
                                                    const int32_t *pages, int kv_head, int end) {
-    int thread = threadIdx.x - WIDE_MULTIPLY, n_fetch = 2 * ((end + CUDA_TILE_KEYS - 1) / CUDA_TILE_KEYS);
+    int n_fetch = 2 * ((end + CUDA_TILE_KEYS - 1) / CUDA_TILE_KEYS);
     int64_t v_offset = value_offset(job, WIDE_DIM);
     int page = tile_page<true>(job, pages, 0, end);
     for (int g = 0; g < n_fetch; g++) {
@@ -39,27 +60,10 @@ static __device__ __forceinline__ void fetch_tiles(const struct attention_job &j
         const char *from = tile_start<WIDE_DIM, true>(job, page, kv_head, key0) + (g % 2 == 1 ? v_offset : 0);
         if (g % 2 == 1) page = tile_page<true>(job, pages, key0 + CUDA_TILE_KEYS, end);
         if (g >= WIDE_BUFFERS) barrier_wait(&s->empty[buffer], (g / WIDE_BUFFERS - 1) & 1);
-#pragma unroll
-        for (int i = 0; i < WIDE_TILE / 16 / WIDE_FETCH; i++) {
-            int e = thread + i * WIDE_FETCH, key = e / (WIDE_DIM / 8);
-            copy16(wide_piece(s->tiles[buffer], CUDA_TILE_KEYS, key, e % (WIDE_DIM / 8)),
-                   key < n_key ? from + e * 16 : (const char *)job.kv.pages, key < n_key ? 16 : 0);
-        }
+        fetch_tile_wide(s->tiles[buffer], from, n_key, job.kv.pages);
         barrier_arrive_copies(&s->full[buffer]);
     }
     copies_wait_all();
-}
-
-static __device__ __forceinline__ void take_queries(const struct attention_job &job, struct wide_shared *s,
-                                                    const struct lane_entry &lane, int row0, int h) {
-    for (int i = threadIdx.x; i < WIDE_ROWS * WIDE_DIM / 8; i += WIDE_MULTIPLY) {
-        int row = row0 + i / (WIDE_DIM / 8), piece = i % (WIDE_DIM / 8);
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (row < lane.n_row) v = query_piece<WIDE_DIM>(job.q, lane.row0 + row, h, piece);
-        *(uint4 *)wide_piece(s->q, WIDE_ROWS, row - row0, piece) = v;
-    }
-    publish_shared();
-    asm volatile("bar.sync 1, %0;" ::"n"(WIDE_MULTIPLY) : "memory"); // of those that multiply
 }
 
 // Starts the scores of a tile.

@@ -3,7 +3,7 @@
 #ifndef TF_CUDA_BARRIER_CUH
 #define TF_CUDA_BARRIER_CUH
 
-#include "cuda/matrix.cuh"
+#include "cuda/device.cuh"
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HAS_WGMMA 1
