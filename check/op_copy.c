@@ -34,10 +34,26 @@ static void copy_case(struct run *r, uint64_t seed, int most_rows, int shift) {
     expect_same_bits(r, "all rows", got, (const float *)(const void *)want, ROWS * WIDTH);
 }
 
+// Memory may be released while copies into it are put aside. As large as this, it is not mapped afterwards.
+static void released_case(struct run *r, size_t bytes) {
+    struct device *d = r->subject->device;
+    struct error e;
+    case_begin(r, "copies into memory that is released, %zu bytes", bytes);
+    char *memory = d->alloc(d, bytes);
+    expect(r, memory != NULL, "no memory");
+    if (memory == NULL) return;
+    d->copy(d, memory, memory + bytes / 2, WIDTH * sizeof(float));
+    d->copy(d, memory + bytes - WIDTH * sizeof(float), memory + bytes / 2, WIDTH * sizeof(float));
+    d->release(d, memory);
+    enum status status = d->sync(d, &e);
+    expect(r, status == STATUS_OK, "%s", status == STATUS_OK ? "" : e.text);
+}
+
 static void run_copy(struct run *r) {
     copy_case(r, 301, 1, 0);
     copy_case(r, 302, 7, 0);
     copy_case(r, 303, 3, 4);
+    released_case(r, (size_t)64 << 20);
 }
 
 const struct suite suite_copy = {"rows", "copy", run_copy, NULL, 0, {.max_rows = 1, .max_round_rows = 1}};

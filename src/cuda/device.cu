@@ -95,7 +95,8 @@ static void *cuda_alloc(struct device *base, size_t bytes) {
 
 // Freeing waits for the device, so that nothing still uses the memory.
 static void cuda_release(struct device *base, void *memory) {
-    cuda_note(cuda_of(base), cudaFree(memory), "free memory");
+    struct cuda_device *d = cuda_of(base); // first: it sends copies that still want the memory
+    cuda_note(d, cudaFree(memory), "free memory");
 }
 
 static void copy_and_wait(struct cuda_device *d, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
