@@ -166,7 +166,7 @@ void drafting_learn(struct engine *e, int32_t n_row, int64_t round_ns) {
         const struct window *w = &e->windows[i];
         meter_fade(d->acceptance);
         bool judged = d->source == DRAFT_MTP || d->source == DRAFT_BLOCK || d->source == DRAFT_COPY;
-        int32_t n_drafted = w->ended ? w->n_taken - 1 : w->n_row - 1; // what lies behind an end was not judged
+        int32_t n_drafted = w->ended || w->cut ? w->n_taken - 1 : w->n_row - 1; // no more of them were judged
         if (judged && n_drafted > 0) meter_add_window(e->meter, d->acceptance, d->class, n_drafted, w->n_taken - 1);
     }
     warn_of_head(e);

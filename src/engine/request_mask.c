@@ -10,7 +10,8 @@
 struct request_mask {
     struct masker *masker;
     int32_t n_words;
-    uint32_t *words;
+    uint32_t *words;            // [2][n_words]: the next token's, which drafts leave alone, and one along drafts
+    bool is_filled;             // the first of them is there
     struct grammar_state state; // behind the tokens taken so far
     struct grammar_state path;  // behind those and drafts
     atomic_bool is_out;         // lent: nobody else touches masker and state
@@ -19,7 +20,7 @@ struct request_mask {
 enum status request_mask_open(struct request *r, struct masker *masker, struct error *error) {
     int32_t n_words = (r->engine->n_vocab + 31) / 32;
     struct request_mask *mask = malloc(sizeof *mask);
-    uint32_t *words = malloc((size_t)n_words * sizeof *words);
+    uint32_t *words = malloc(2 * (size_t)n_words * sizeof *words);
     if (mask == NULL || words == NULL) {
         free(mask);
         free(words);
@@ -28,6 +29,7 @@ enum status request_mask_open(struct request *r, struct masker *masker, struct e
     mask->masker = masker;
     mask->n_words = n_words;
     mask->words = words;
+    mask->is_filled = false;
     atomic_init(&mask->is_out, false);
     masker_start(masker, &mask->state);
     int64_t steps = INT64_MAX;
@@ -47,7 +49,8 @@ void request_mask_close(struct request *r) {
 const uint32_t *request_mask_allowed(struct request *r) {
     struct request_mask *mask = r->mask;
     if (mask == NULL) return r->engine->allowed;
-    masker_fill(mask->masker, &mask->state, mask->words, mask->n_words);
+    if (!mask->is_filled) masker_fill(mask->masker, &mask->state, mask->words, mask->n_words);
+    mask->is_filled = true;
     return mask->words;
 }
 
@@ -65,19 +68,23 @@ bool request_mask_make(struct request *r) {
 }
 
 void request_mask_take(struct request *r, int32_t id) {
-    if (r->mask != NULL) masker_take(r->mask->masker, &r->mask->state, id);
+    if (r->mask == NULL) return;
+    r->mask->is_filled = false;
+    masker_take(r->mask->masker, &r->mask->state, id);
 }
 
 void request_mask_path_start(struct request *r) {
-    if (r->mask != NULL) r->mask->path = r->mask->state;
+    if (r->mask == NULL) return;
+    request_mask_allowed(r); // it is there, and the masks of drafts may take its place in the masker
+    r->mask->path = r->mask->state;
 }
 
 const uint32_t *request_mask_path_allowed(struct request *r) {
     struct request_mask *mask = r->mask;
     if (mask == NULL) return r->engine->allowed;
     if (!masker_prepare(mask->masker, &mask->path, &r->engine->mask_steps)) return r->engine->allowed;
-    masker_fill(mask->masker, &mask->path, mask->words, mask->n_words);
-    return mask->words;
+    masker_fill(mask->masker, &mask->path, mask->words + mask->n_words, mask->n_words);
+    return mask->words + mask->n_words;
 }
 
 bool request_mask_path_may(const struct request *r, int32_t id) {

@@ -28,6 +28,7 @@ static void draw_more(struct engine *e, struct tensor logits) {
         if (!w->open) continue;
         int32_t from = w->n_drawn;
         w->open = from == 0 || request_mask_prepare(r, &e->mask_steps);
+        w->cut = !w->open;
         if (!w->open) continue;
         w->n_drawn = r->has_penalty || r->mask != NULL ? from + 1 : w->n_row;
         for (int32_t k = from; k < w->n_drawn; k++) tokens_prepare_draw(r, k, &e->params[w->row0 + k]);

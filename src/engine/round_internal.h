@@ -9,6 +9,7 @@ struct window {
     int32_t row0, n_row;
     int32_t n_drawn, n_taken; // of its rows: the tokens that were drawn, and that the reply has got
     bool open;                // more may be taken
+    bool cut;                 // closed for want of a mask: what lies behind was not judged
     bool ended, by_eos;
     enum finish finish;
 };

@@ -206,6 +206,7 @@ static bool step_walk(struct masker *m, int depth, unsigned char byte, int64_t *
 // Goes on with the mask; true when it is done. The first part, which is short, is not stopped in its middle.
 static bool make_mask(struct masker *m, int64_t *steps) {
     struct making *k = &m->making;
+    if (k->begun && k->at == k->trie->n) return true;
     if (*steps <= 0) return false;
     if (!k->begun) begin_mask(m, steps);
     const struct vocabulary_trie *t = k->trie;
@@ -276,6 +277,7 @@ static const uint32_t *find_mask(struct masker *m, const struct grammar_state *s
         uint64_t hash = XXH3_64bits(&m->key, grammar_state_bytes(&m->key));
         size_t kept = find_kept(m, &m->key, hash, &way);
         if (kept != KEPT_NOWHERE) return m->words + kept * (size_t)m->n_words;
+        if (*steps <= 0) return NULL; // what is being made, and what is kept, stay
         begin_making(m, s, hash, way);
     }
     if (!make_mask(m, steps)) return NULL;
