@@ -104,9 +104,14 @@ static bool is_narrow(const struct cuda_device *d, const struct q4_job *job) {
     return n_out <= 16 * 3 * (int64_t)d->n_processors;
 }
 
+// A block may have all of a processor's shared memory but 1024 bytes, which is 99 KiB where processors have least.
+static bool has_room(const struct cuda_device *d, int bytes) { return (size_t)bytes + 1024 <= d->shared_bytes; }
+
 // A row's bits are the same in each.
 void linear_q4(struct cuda_device *d, struct q4_job *job) {
-    bool own = job->n_row == 1 && own_bytes(job->n_unit) <= OWN_MOST;
+    int own_room = own_bytes(job->n_unit);
+    bool own = job->n_row == 1 && own_room <= OWN_MOST;
+    own = own && has_room(d, (job->made ? 1 : 2) * q4_team_bytes<1, 1>(1) + own_room);
     if (!own && !job->made) {
         make_plane_rows(d, job->in, job->x);
         job->made = true;
@@ -121,7 +126,7 @@ void linear_q4(struct cuda_device *d, struct q4_job *job) {
         launch<1, 2, PLANES_GLOBAL, 1, 3>(d, job);
     else if (job->n_row <= 16 && is_narrow(d, job))
         launch<1, 4, PLANES_GLOBAL, 1, 3>(d, job);
-    else if (job->n_row <= 16)
+    else if (job->n_row <= 16 || !has_room(d, q4_team_bytes<2, 8>(32)))
         launch<1, 4, PLANES_GLOBAL, 1, 2>(d, job);
     else
         launch<2, 8, PLANES_GLOBAL, 1, 1>(d, job);
