@@ -21,8 +21,8 @@ void request_mask_return(struct request *r);
 // For the draw of the next token; valid until the next call. Without a mask, all ids that have a token.
 const uint32_t *request_mask_allowed(struct request *r);
 void request_mask_take(struct request *r, int32_t id); // a token of the reply
-// Along drafts, which begin behind the reply: start, then each draft. allowed is as request_mask_allowed, and its mask
-// is in the same place; where that is not there and would take long, all ids are allowed, and a draft may be in vain.
+// Along drafts, which begin behind the reply: start, then each draft. allowed is as request_mask_allowed, in a place of
+// its own; where a mask is not there and would take long, all ids are allowed, and a draft may be in vain.
 // take: false where the draft may not come; nothing may behind it. may: the same, and no step.
 void request_mask_path_start(struct request *r);
 const uint32_t *request_mask_path_allowed(struct request *r);
