@@ -1,7 +1,9 @@
 // The law of docs/architecture.md on real fixtures: whatever the cuts of a prompt, the windows of a reply, the company
 // of other lanes, the pages, the threads, or what memory held before, every row gets the same bits. --full runs every
 // checkpoint, precision and instruction set, and every prompt length; the default takes a sample that covers each kind.
-// Settings that come to the same arithmetic run once.
+// Settings that come to the same arithmetic run once. --only TEXT and --except TEXT, as often as wanted, leave
+// the settings whose names have every one or none of such texts ("moe-realdims", ", amx"), so that several processes
+// can share the whole.
 #include "base/random.h"
 #include "cpu/kernel_table.h"
 #include "tests/model/golden.h"
@@ -15,6 +17,11 @@
 #include <cmocka.h>
 
 static bool full;
+static struct {
+    const char *text;
+    bool has;
+} wanted[8];
+static int n_wanted;
 
 struct setting {
     const char *folder;
@@ -54,6 +61,12 @@ static bool sampled(const char *folder, enum compute compute, enum cpu_isa isa, 
 static bool thorough(const struct setting *s) {
     return full || (s->isa == cpu_isa_detect() && s->compute == COMPUTE_AUTO &&
                     (strcmp(s->folder, "dense-hf-tied-text") == 0 || strcmp(s->folder, "moe-mlx4-g64") == 0));
+}
+
+static bool is_wanted(const struct setting *s) {
+    for (int i = 0; i < n_wanted; i++)
+        if ((strstr(s->name, wanted[i].text) != NULL) != wanted[i].has) return false;
+    return true;
 }
 
 // What a setting computes with: kernels, and the type that keys and values are stored in.
@@ -96,7 +109,7 @@ static void for_each(void (*check)(const struct setting *)) {
                 snprintf(s.dir, sizeof s.dir, "%s/%s", golden_root(), s.folder);
                 snprintf(s.name, sizeof s.name, "%s, %s%s, %s", s.folder, compute_name(s.compute),
                          s.fp8 ? " with fp8 keys and values" : "", cpu_isa_name(isa));
-                if (ran_before(&s, ran, &n_ran)) continue;
+                if (ran_before(&s, ran, &n_ran) || !is_wanted(&s)) continue;
                 if (full) print_message("  %s\n", s.name);
                 check(&s);
             }
@@ -400,11 +413,17 @@ static void test_keeps(void **state) {
     for_each(check_keeps);
 }
 
+static bool is_filter(const char *flag) { return strcmp(flag, "--only") == 0 || strcmp(flag, "--except") == 0; }
+
 int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--full") == 0)
             full = true;
-        else
+        else if (is_filter(argv[i]) && i + 1 < argc && n_wanted < (int)(sizeof wanted / sizeof *wanted)) {
+            wanted[n_wanted].has = strcmp(argv[i], "--only") == 0;
+            wanted[n_wanted++].text = argv[i + 1];
+            i++;
+        } else
             cmocka_set_test_filter(argv[i]); // "test_w*"
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows),   cmocka_unit_test(test_company), cmocka_unit_test(test_short_cuts),
