@@ -239,6 +239,7 @@ help:
 	@echo "make test-KIND                      one kind of test: $(TEST_KINDS)"
 	@echo "make eval                           ask both shipped models hundreds of held-out questions; writes their eval.json"
 	@echo "make abuse | soak                   the long tests: malformed input by the thousand; hours of load"
+	@echo "make gates                          every cell of tokenfold gate on both shipped models"
 	@echo "make test-structured                random schemas by the hundred from both shipped models, and their cost to other replies"
 	@echo "make bench-kernels SHAPES=0.8b      times of the CPU's operations, and their share of what the machine can do"
 	@echo "make build/tf-cuda-bench             the same of the CUDA kernels; run it where there is a GPU"

@@ -170,6 +170,12 @@ abuse soak:
 	$(if $(filter abuse,$@),+@$(MAKE) -s --no-print-directory $(JOBS) VARIANT=asan O=$(call folder,asan) $(TOKENFOLD_ASAN) || true)
 	$(call run_kind,$@) $(sort $(wildcard tests/$@/test_*.py tests/$@/test_*.sh))
 
+# Every cell of the gates on both shipped models; `make test` takes those that a budget has room for.
+.PHONY: gates
+gates:
+	$(call build_all,build/tokenfold)
+	@tools/gate_all.sh $O/tokenfold models/fold-s models/fold-moe
+
 # Hundreds of held-out items of each skill, asked of both models through the server; writes their eval.json.
 EVAL_ITEMS ?= 200
 eval:

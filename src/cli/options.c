@@ -126,6 +126,7 @@ static const struct flag flags[] = {
     {"model", TEXT, AT(url_model), VERB_BENCH, .value = "NAME", .help = "as that server calls it (default)"},
     {"key", TEXT, AT(url_key), VERB_BENCH, .value = "KEY", .help = "that server's API key"},
     {"controls", SET, AT(controls), VERB_GATE, .help = "plant every suite's faults, which must turn it red"},
+    {"part", TEXT, AT(part), VERB_GATE, .value = "I/N", .help = "every N-th cell only, from the I-th on"},
     {"budget", REAL, AT(budget_s), VERB_GATE | VERB_BENCH, 1, 1e6, .value = "SECONDS",
      .help = "as far as the time goes: pairs of settings first, or whole rounds"},
     {"fresh", SET, AT(fresh), VERB_GATE | VERB_BENCH, .help = "a server of its own for each arm"},

@@ -81,6 +81,7 @@ struct options {
     double cache_gib;           // of the prompt cache in host memory; NaN: its default
     const char *share_prefixes; // "all" or "per-key"
     bool controls;              // of gate
+    const char *part;           // of gate: "1/2"; NULL: all
     bool fresh;                 // of gate and bench
     double budget_s;            // of gate and bench; 0: none
     bool check;                 // of plan

@@ -67,11 +67,13 @@ static enum status run_cell(struct gate *g, const struct suite *s, const int32_t
 static enum status run_gates(struct gate *g, struct matrix *matrices, struct tally *t, struct error *e) {
     int64_t start = clock_ns(), budget_ns = (int64_t)(g->options->budget_s * 1e9);
     bool more = true;
+    int32_t n = 0;
     for (int32_t i = 0; more; i++) {
         more = false;
         for (int k = 0; k < N_SUITES; k++) {
             if (i >= matrices[k].n) continue;
             more = true;
+            if (n++ % g->options->n_part != g->options->part) continue;
             if (budget_ns > 0 && clock_ns() - start > budget_ns) {
                 t->n_left++;
                 printf("not run: ");
