@@ -12,7 +12,7 @@
 struct layer_cell {
     struct bench *b;
     const struct shape *shape;
-    int n_row; // of as many lanes
+    int n_row;
     int n_copy;
     size_t used;
     struct weight experts[3][EXPERTS];
@@ -119,34 +119,39 @@ static void bench_moe(struct bench *b, const struct shape *s, int n_row) {
     free(c);
 }
 
-static void bench_mix(struct bench *b, const struct shape *s, int n_row) {
+// n_row: of each lane; as many as would follow if all but a few drafts were kept are pending.
+static void bench_mix(struct bench *b, const struct shape *s, int n_lane, int n_row) {
     struct layer_cell *c = calloc(1, sizeof *c);
     must(c != NULL);
     char *at = b->activations;
     int64_t key = 16 * VALUE_DIM, value = s->n_value_head * VALUE_DIM, state = value * VALUE_DIM * 4;
     c->b = b;
     c->shape = s;
-    c->n_row = n_row;
-    c->copy_bytes = (1 << 20) + state + (1 << 20);
+    c->n_row = n_lane * n_row;
+    c->copy_bytes = (1 << 20) + state + (2 << 20);
     c->n_copy =
-        (int)(POOL_BYTES / (size_t)(c->copy_bytes * n_row) < 16 ? POOL_BYTES / (size_t)(c->copy_bytes * n_row) : 16);
+        (int)(POOL_BYTES / (size_t)(c->copy_bytes * n_lane) < 16 ? POOL_BYTES / (size_t)(c->copy_bytes * n_lane) : 16);
     c->run_bytes = c->copy_bytes * c->n_copy;
-    for (int i = 0; i < n_row; i++)
-        c->lanes[i] =
-            (struct lane){.row0 = i, .n_row = 1, .position = 100, .n_pending = 1, .run = b->pool + c->run_bytes * i};
-    c->batch = (struct batch){.form = FORM_ROWS, .n_row = n_row, .n_lane = n_row, .max_window = 5, .lanes = c->lanes};
-    struct tensor m = bench_next_tensor(b, &at, n_row, 2 * key + value);
+    for (int i = 0; i < n_lane; i++)
+        c->lanes[i] = (struct lane){.row0 = i * n_row,
+                                    .n_row = n_row,
+                                    .position = 100,
+                                    .n_pending = (n_row + 1) / 2,
+                                    .run = b->pool + c->run_bytes * i};
+    c->batch =
+        (struct batch){.form = FORM_ROWS, .n_row = c->n_row, .n_lane = n_lane, .max_window = 16, .lanes = c->lanes};
+    struct tensor m = bench_next_tensor(b, &at, c->n_row, 2 * key + value);
     c->mix.conv = (struct conv_args){.batch = &c->batch,
                                      .m = m,
                                      .weight = bench_next_tensor(b, &at, 4, m.n_col).data,
                                      .n_tap = 4,
-                                     .ring_rows = 8,
-                                     .out = bench_next_tensor(b, &at, n_row, m.n_col)};
+                                     .ring_rows = 24,
+                                     .out = bench_next_tensor(b, &at, c->n_row, m.n_col)};
     c->mix.delta = (struct delta_args){.batch = &c->batch,
                                        .c = c->mix.conv.out,
-                                       .a = bench_next_tensor(b, &at, n_row, s->n_value_head),
-                                       .b = bench_next_tensor(b, &at, n_row, s->n_value_head),
-                                       .z = bench_next_tensor(b, &at, n_row, value),
+                                       .a = bench_next_tensor(b, &at, c->n_row, s->n_value_head),
+                                       .b = bench_next_tensor(b, &at, c->n_row, s->n_value_head),
+                                       .z = bench_next_tensor(b, &at, c->n_row, value),
                                        .neg_a = bench_next_tensor(b, &at, 1, s->n_value_head).data,
                                        .dt_bias = bench_next_tensor(b, &at, 1, s->n_value_head).data,
                                        .out_norm = bench_next_tensor(b, &at, 1, VALUE_DIM).data,
@@ -155,11 +160,13 @@ static void bench_mix(struct bench *b, const struct shape *s, int n_row) {
                                        .n_value_head = (int)s->n_value_head,
                                        .key_dim = VALUE_DIM,
                                        .value_dim = VALUE_DIM,
-                                       .out = bench_next_tensor(b, &at, n_row, value)};
+                                       .out = bench_next_tensor(b, &at, c->n_row, value)};
     timer_fill(b->d, b->pool, POOL_BYTES, 0x807f807f, 0x3f003f00);
     b->d->ops->begin(b->d, &c->batch); // what is recorded must not upload
     bench_wait(b);
-    time_layer(c, "conv, delta", run_mix, 2.0 * (double)state * n_row, c->n_copy);
+    char name[32];
+    snprintf(name, sizeof name, "conv, delta, %dx%d", n_lane, n_row);
+    time_layer(c, name, run_mix, 2.0 * (double)state * n_lane, c->n_copy);
     free(c);
 }
 
@@ -167,7 +174,8 @@ void bench_layers(struct bench *b, const struct shape *shapes, int n_shape) {
     static const int rows[] = {1, 4, 16};
     for (int i = 0; i < n_shape; i++)
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
-            bench_mix(b, &shapes[i], rows[k]);
+            bench_mix(b, &shapes[i], rows[k], 1);
+            if (k > 0) bench_mix(b, &shapes[i], 1, rows[k] / 2);
             if (shapes[i].inner < shapes[i].hidden) bench_moe(b, &shapes[i], rows[k]); // experts are narrow
         }
 }

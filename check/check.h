@@ -34,7 +34,7 @@ extern const struct registry check_registry;
 
 // Every suite reserves what its cases need and no more, so that an operation that takes more than it asked for is
 // caught.
-#define CHECK_WINDOW 8 // W of all batches
+#define CHECK_WINDOW 16 // W of all batches
 
 // A frozen bound: |got - want| <= atol * scale + rtol * |want| for each element, where scale is the root mean square of
 // what is wanted, and ||got - want|| <= rel_l2 ||want|| over all.

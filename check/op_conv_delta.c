@@ -151,6 +151,7 @@ static void run_pair(struct run *r) {
     pair_case(r, &(struct pair_case){{2, 4, 128, 128, false}, 3, {{100, 3, 8}, {2, 0, 1}, {17, 8, 4}}});
     if (r->hunting) return;
     pair_case(r, &(struct pair_case){{2, 2, 48, 32, true}, 1, {{1, 1, 3}}});
+    pair_case(r, &(struct pair_case){{1, 2, 128, 128, false}, 2, {{300, 16, 16}, {20, 9, 11}}});
 }
 
 static bool next_weights(struct device *d, const struct conv_delta_args *a) {

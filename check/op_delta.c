@@ -138,7 +138,8 @@ static struct rows_result run_lanes(struct run *r, struct device *d, const struc
                                     int n) {
     const struct rows_case *c = data->c;
     size_t run_bytes = (size_t)delta_run_size(&c->shape) * sizeof(float);
-    static const int count[2 * DELTA_WINDOW] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    int count[2 * DELTA_WINDOW];
+    for (int i = 0; i < 2 * DELTA_WINDOW; i++) count[i] = i;
     struct rows_result result = {0};
     struct call_lane calls[MAX_LANES];
     struct stage s;
@@ -209,14 +210,14 @@ static float *run_windows(struct run *r, struct device *d, const struct rows_dat
 }
 
 static void check_windows(struct run *r, const struct rows_data *data) {
-    static const int windows[][2] = {{2, 0}, {3, 1}, {8, 0}, {8, 5}, {4, 2}}; // rows, and how many are taken back
+    static const int windows[][2] = {{2, 0}, {3, 1}, {8, 0}, {8, 5}, {4, 2}, {16, 9}}; // rows, taken back
     const struct delta_shape *s = &data->c->shape;
     size_t size = (size_t)delta_run_size(s), n_out = (size_t)(data->c->lanes[0].n_row * s->n_value_head * s->value_dim);
     float *want_run = arena_alloc(r->arena, size * 4), *run = arena_alloc(r->arena, size * 4);
     const float *want = run_windows(r, r->subject->device, data, 1, 0, want_run);
     expect_close(r, "state after a commit", want_run + delta_state_at(s), data->wanted[0].state,
                  (size_t)delta_state_size(s), delta_state_tolerance(r));
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
         const float *got = run_windows(r, r->subject->device, data, windows[i][0], windows[i][1], run);
         expect_same_bits(r, "a window's rows against single rows", got, want, n_out);
         expect_same_bits(r, "the state after windows", run + delta_state_at(s), want_run + delta_state_at(s),
@@ -278,6 +279,7 @@ static void run_rows(struct run *r) {
     rows_case(r, &(struct rows_case){{2, 2, 128, 128, false}, 2, {{64, 0, 5}, {130, 1, 1}}});
     rows_case(r, &(struct rows_case){{1, 2, 128, 128, true}, 1, {{4095, 3, 4}}});
     rows_case(r, &(struct rows_case){{2, 6, 128, 128, false}, 1, {{63, 1, 3}}});
+    rows_case(r, &(struct rows_case){{1, 2, 128, 128, false}, 2, {{300, 16, 16}, {20, 9, 11}}});
 }
 
 // ---- faults ----
