@@ -54,37 +54,38 @@ void cache_log_start(const struct engine *e, const struct request *r) {
 
 bool cache_has_work(struct engine *e) {
     struct cache_write *w = &e->write;
-    if (!w->active && prefix_begin_write(e->prefix, &w->job)) {
-        w->active = true;
+    if (w->job.entry == NULL && prefix_begin_write(e->prefix, &w->job)) {
+        w->run_bytes_done = 0;
         w->n_page_done = w->job.first_page;
     }
-    return w->active;
+    return w->job.entry != NULL;
 }
 
-// The state goes first: with windows, the run that it leaves is what the next prompt needs.
-static int64_t write_run(struct engine *e, const struct prefix_write *w) {
-    e->device->copy_out(e->device, e->host + prefix_host_run_offset(e->prefix, w->to_run), engine_run(e, w->from_run),
-                        (size_t)e->kept_bytes);
-    return e->kept_bytes;
+// The state goes first: with windows, the run that it leaves is what the next prompt needs. It can be larger than a
+// part, so it comes in pieces too. Returns what is left of the budget.
+static int64_t write_state(struct engine *e, struct cache_write *w, int64_t budget) {
+    int64_t at = w->run_bytes_done, left = e->kept_bytes - at, n = left < budget ? left : budget;
+    if (n == 0) return budget;
+    e->device->copy_out(e->device, e->host + prefix_host_run_offset(e->prefix, w->job.to_run) + at,
+                        engine_run(e, w->job.from_run) + at, (size_t)n);
+    w->run_bytes_done += n;
+    return budget - n;
 }
 
 void cache_write_some(struct engine *e, bool idle) {
     struct cache_write *w = &e->write;
     if (!cache_has_work(e)) return;
-    int64_t budget = idle ? INT64_MAX : WRITE_BYTES;
-    if (w->n_page_done == w->job.first_page) budget -= write_run(e, &w->job);
+    int64_t budget = write_state(e, w, idle ? INT64_MAX : WRITE_BYTES);
     while (w->n_page_done < w->job.n_page && budget > 0) {
         int32_t i = w->n_page_done++;
         e->device->copy_out(e->device, e->host + prefix_host_page_offset(e->prefix, w->job.to[i]),
                             engine_page(e, w->job.from[i]), (size_t)e->page_bytes);
         budget -= e->page_bytes;
     }
-    if (w->n_page_done < w->job.n_page) return;
+    if (w->run_bytes_done < e->kept_bytes || w->n_page_done < w->job.n_page) return;
     prefix_end_write(e->prefix, &w->job, true);
-    w->active = false;
 }
 
 void cache_stop(struct engine *e) {
-    if (e->write.active) prefix_end_write(e->prefix, &e->write.job, false);
-    e->write.active = false;
+    if (e->write.job.entry != NULL) prefix_end_write(e->prefix, &e->write.job, false);
 }

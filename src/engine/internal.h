@@ -53,8 +53,8 @@ struct engine {
     struct request *prompting; // a list, first come first served
     struct request **running;
     struct cache_write {
-        struct prefix_write job;
-        bool active;
+        struct prefix_write job; // its entry is NULL: none is under way
+        int64_t run_bytes_done;
         int32_t n_page_done;
     } write;              // of an entry to host memory
     int32_t *fault_pages; // a page table with a planted fault; NULL: none is planted

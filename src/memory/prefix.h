@@ -113,7 +113,7 @@ struct prefix_write {
 // The newest entry that is not in the host tier, with room made for it; false: nothing to write. It is pinned until the
 // write ends. An entry larger than the whole tier is refused and counted.
 bool prefix_begin_write(struct prefix *p, struct prefix_write *out);
-void prefix_end_write(struct prefix *p, struct prefix_write *w, bool ok);
+void prefix_end_write(struct prefix *p, struct prefix_write *w, bool ok); // w->entry is NULL then
 
 // ---- room, and the end ----
 
