@@ -16,8 +16,9 @@ struct prefix_entry;
 
 enum prefix_tier { PREFIX_POOL, PREFIX_HOST };
 
-// Why a position is kept. Entries that a longer one extends are evicted first, then the oldest, shared cuts last; an
-// entry that two different longer ones extend counts as a shared cut, whatever it was kept for.
+// Why a position is kept. Entries that a longer one extends are evicted first, then the oldest, shared cuts last while
+// they are no more than half of a tier; an entry that two different longer ones extend counts as a shared cut, whatever
+// it was kept for.
 enum prefix_kind { PREFIX_KEEP_GRID, PREFIX_KEEP_TURN, PREFIX_KEEP_SHARED };
 
 struct prefix_cut {

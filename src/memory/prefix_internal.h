@@ -8,6 +8,9 @@
 
 enum prefix_stage { PREFIX_EXPECTED, PREFIX_BEGUN, PREFIX_KEPT };
 
+// What goes first when there is no room.
+enum prefix_use { PREFIX_USE_EXTENDED, PREFIX_USE_LEAF, PREFIX_USE_SHARED };
+
 struct prefix_place {
     bool there;
     int32_t run;
@@ -27,7 +30,9 @@ struct prefix_entry {
     bool stay_here;              // not to be written to the host tier: refused, or failed
     uint64_t used;               // when it was last kept or resumed from; larger is later
     struct prefix_entry *parent; // the longest kept entry that it extends
-    int32_t n_children;          // direct ones in the tier that is looked at; only within a search for a victim
+    // Of the tier that is looked at, only within a search for a victim: direct children there, and its use.
+    int32_t n_children;
+    enum prefix_use use;
     struct prefix_place places[2];
     struct prefix_entry *next_in_bucket, *next;
 };

@@ -103,13 +103,6 @@ void prefix_drop_all(struct prefix *p) {
 
 // ---- what goes first ----
 
-enum usefulness { USE_EXTENDED, USE_LEAF, USE_SHARED };
-
-static enum usefulness usefulness_of(const struct prefix_entry *e) {
-    if (e->kind == PREFIX_KEEP_SHARED || e->n_children > 1) return USE_SHARED;
-    return e->n_children > 0 ? USE_EXTENDED : USE_LEAF;
-}
-
 // Of each entry in a tier, how many others there extend it with none between; `also` counts as if it were there.
 static void count_children(struct prefix *p, enum prefix_tier tier, const struct prefix_entry *also) {
     for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) e->n_children = 0;
@@ -120,14 +113,27 @@ static void count_children(struct prefix *p, enum prefix_tier tier, const struct
     }
 }
 
-static struct prefix_entry *find_victim(struct prefix *p, enum prefix_tier tier, const struct prefix_entry *also) {
-    struct prefix_entry *best = NULL;
+// How useful each entry of a tier is. Every conversation leaves a shared cut behind, and few of them are ever shared:
+// where they hold more than half of a tier they are as good as the ends of conversations, so that age decides.
+static void rate(struct prefix *p, enum prefix_tier tier, const struct prefix_entry *also) {
+    int32_t n = 0, n_shared = 0;
     count_children(p, tier, also);
     for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) {
+        bool shared = e->kind == PREFIX_KEEP_SHARED || e->n_children > 1, counts = e->places[tier].there || e == also;
+        e->use = shared ? PREFIX_USE_SHARED : e->n_children > 0 ? PREFIX_USE_EXTENDED : PREFIX_USE_LEAF;
+        n += counts;
+        n_shared += counts && shared;
+    }
+    for (struct prefix_entry *e = p->entries; e != NULL && 2 * n_shared > n; e = e->next)
+        if (e->use == PREFIX_USE_SHARED) e->use = PREFIX_USE_LEAF;
+}
+
+static struct prefix_entry *find_victim(struct prefix *p, enum prefix_tier tier, const struct prefix_entry *also) {
+    struct prefix_entry *best = NULL;
+    rate(p, tier, also);
+    for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) {
         if (!e->places[tier].there || e->n_pin > 0) continue;
-        if (best == NULL || usefulness_of(e) < usefulness_of(best) ||
-            (usefulness_of(e) == usefulness_of(best) && e->used < best->used))
-            best = e;
+        if (best == NULL || e->use < best->use || (e->use == best->use && e->used < best->used)) best = e;
     }
     return best;
 }
@@ -140,15 +146,17 @@ bool prefix_reclaim(struct prefix *p) {
 }
 
 // A position of the grid will be extended by the prompt that it is part of, so it takes nothing that is more useful.
-static enum usefulness usefulness_of_kind(enum prefix_kind kind) {
-    return kind == PREFIX_KEEP_GRID ? USE_EXTENDED : kind == PREFIX_KEEP_TURN ? USE_LEAF : USE_SHARED;
+static enum prefix_use use_of_kind(enum prefix_kind kind) {
+    return kind == PREFIX_KEEP_GRID   ? PREFIX_USE_EXTENDED
+           : kind == PREFIX_KEEP_TURN ? PREFIX_USE_LEAF
+                                      : PREFIX_USE_SHARED;
 }
 
 int32_t prefix_take_run(struct prefix *p, enum prefix_kind kind) {
     int32_t run;
     while ((run = pool_find_free_run(p->settings.pool)) == POOL_NONE) {
         struct prefix_entry *e = find_victim(p, PREFIX_POOL, NULL);
-        if (e == NULL || usefulness_of(e) > usefulness_of_kind(kind)) return POOL_NONE;
+        if (e == NULL || e->use > use_of_kind(kind)) return POOL_NONE;
         evict(p, e, PREFIX_POOL);
     }
     pool_take_run(p->settings.pool, HOLDER_LANE, run);
@@ -197,7 +205,7 @@ static struct prefix_entry *find_donor(const struct prefix *p, const struct pref
 // Evicts from the host tier what is no more useful than the entry that needs room.
 static bool make_host_room(struct prefix *p, const struct prefix_entry *wanted) {
     struct prefix_entry *e = find_victim(p, PREFIX_HOST, wanted);
-    if (e == NULL || usefulness_of(e) > usefulness_of(wanted)) return false;
+    if (e == NULL || e->use > wanted->use) return false;
     evict(p, e, PREFIX_HOST);
     return true;
 }

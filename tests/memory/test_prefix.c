@@ -218,6 +218,44 @@ static void test_ten_turns(void **state) {
     close_world(w);
 }
 
+// First messages of conversations are kept as what others may begin with. However many there are, two conversations
+// that go on in turn still start where each has come to.
+static void go_on_among_others(struct world_shape shape) {
+    struct world *w = open_world(shape);
+    int32_t ids[2][WORLD_ROWS], other[200], n[2] = {140, 140}, resume[2] = {0, 0};
+    for (int i = 0; i < 40; i++) {
+        fill(other, 0, 130, 1000 + i);
+        run(w, 0, other, 130, (struct prefix_marks){.system_end = 129, .history_end = 129});
+        world_write(w, false);
+    }
+    for (int i = 0; i < 2; i++) fill(ids[i], 0, WORLD_ROWS, 2000 + i);
+    for (int turn = 0; turn < 16; turn++)
+        for (int i = 0; i < 2; i++) {
+            struct prefix_marks marks = {
+                .system_end = 139, .last_user = turn > 0 ? n[i] - 40 : 0, .history_end = n[i] - 1};
+            resume[i] = run(w, i, ids[i], n[i], marks);
+            for (int k = 0; k < 3; k++) world_write(w, false);
+            assert_true(turn == 0 || n[i] - resume[i] <= 50 + 64);
+            n[i] += 50;
+        }
+    assert_true(counts_of(w).n_evicted > 0);
+    close_world(w);
+}
+
+static void test_conversations_go_on_among_many_others(void **state) {
+    (void)state;
+    go_on_among_others((struct world_shape){.windows = true,
+                                            .parallel = 2,
+                                            .pool_rows = 2560,
+                                            .pool_runs = 6,
+                                            .n_staging = 4,
+                                            .page_rows = 64,
+                                            .host_entries = 1});
+    go_on_among_others((struct world_shape){.page_rows = 64, .host_entries = 1});
+    go_on_among_others((struct world_shape){
+        .pages_all = true, .share = true, .parallel = 2, .page_rows = 64, .pool_rows = 2560, .pool_runs = 12});
+}
+
 static void test_equal_prompts_at_once_are_computed_once(void **state) {
     (void)state;
     struct world *w = open_world((struct world_shape){.pages_all = true, .share = true, .parallel = 16});
@@ -482,6 +520,7 @@ int main(void) {
         cmocka_unit_test(test_one_beginning_and_many_ends),
         cmocka_unit_test(test_salts_and_collisions),
         cmocka_unit_test(test_ten_turns),
+        cmocka_unit_test(test_conversations_go_on_among_many_others),
         cmocka_unit_test(test_equal_prompts_at_once_are_computed_once),
         cmocka_unit_test(test_waiting_for_a_prefix_is_bounded),
         cmocka_unit_test(test_the_order_of_eviction),
