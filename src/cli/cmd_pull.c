@@ -20,20 +20,13 @@ static const char *variable(const char *name) {
 
 // The token that `hf auth login` has left is the hub's own: a mirror gets a token only when HF_TOKEN names it.
 static char *read_token(const char *endpoint) {
-    const char *token = variable("HF_TOKEN"), *path = variable("HF_TOKEN_PATH"), *home = variable("HF_HOME");
+    const char *token = variable("HF_TOKEN");
     char file[HUB_PATH_BYTES], *text;
     size_t n;
     struct error e;
     if (token != NULL) return strdup(token);
     if (strcmp(endpoint, DEFAULT_ENDPOINT) != 0) return NULL;
-    if (path != NULL) {
-        snprintf(file, sizeof file, "%s", path);
-    } else if (home != NULL) {
-        snprintf(file, sizeof file, "%s/token", home);
-    } else {
-        snprintf(file, sizeof file, "%s/.cache/huggingface/token", variable("HOME") != NULL ? variable("HOME") : "");
-    }
-    if (file_read(file, 4096, &text, &n, &e) != STATUS_OK) return NULL;
+    if (hub_token_file(file, &e) != STATUS_OK || file_read(file, 4096, &text, &n, &e) != STATUS_OK) return NULL;
     text[strcspn(text, " \r\n")] = 0;
     if (*text != 0) return text;
     free(text);

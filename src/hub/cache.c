@@ -44,18 +44,33 @@ static bool repo_of(const char *folder, char repo[HUB_REPO_BYTES]) {
     return hub_is_repo(repo);
 }
 
-enum status hub_cache_folder(char path[HUB_PATH_BYTES], struct error *e) {
-    static const struct {
-        const char *variable, *below;
-    } places[] = {{"HF_HUB_CACHE", ""},
-                  {"HF_HOME", "/hub"},
-                  {"XDG_CACHE_HOME", "/huggingface/hub"},
-                  {"HOME", "/.cache/huggingface/hub"}};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+// Below the first variable that is set.
+struct place {
+    const char *variable, *below;
+};
+
+static enum status find_place(const struct place places[4], char path[HUB_PATH_BYTES], struct error *e) {
+    for (int i = 0; i < 4; i++) {
         const char *value = getenv(places[i].variable);
         if (value != NULL && *value != 0) return make_path(path, e, "%s%s", value, places[i].below);
     }
     return error_set(e, STATUS_NOT_FOUND, "neither HF_HOME nor HOME is set: there is no place for downloads");
+}
+
+enum status hub_cache_folder(char path[HUB_PATH_BYTES], struct error *e) {
+    static const struct place places[4] = {{"HF_HUB_CACHE", ""},
+                                           {"HF_HOME", "/hub"},
+                                           {"XDG_CACHE_HOME", "/huggingface/hub"},
+                                           {"HOME", "/.cache/huggingface/hub"}};
+    return find_place(places, path, e);
+}
+
+enum status hub_token_file(char path[HUB_PATH_BYTES], struct error *e) {
+    static const struct place places[4] = {{"HF_TOKEN_PATH", ""},
+                                           {"HF_HOME", "/token"},
+                                           {"XDG_CACHE_HOME", "/huggingface/token"},
+                                           {"HOME", "/.cache/huggingface/token"}};
+    return find_place(places, path, e);
 }
 
 // ---- reading ----
@@ -84,20 +99,23 @@ static bool read_ref(const char *path, char commit[HUB_COMMIT_BYTES]) {
 
 enum status hub_cache_find(const char *cache, const struct hub_name *name, char path[HUB_PATH_BYTES], struct error *e) {
     char folder[HUB_REPO_BYTES + 16], ref[HUB_PATH_BYTES], commit[HUB_COMMIT_BYTES] = "", snapshot[HUB_PATH_BYTES];
+    bool is_main = strcmp(name->revision, "main") == 0;
+    const char *at = is_main ? "" : "@", *revision = is_main ? "" : name->revision;
     folder_of(name->repo, folder);
     enum status st = make_path(ref, e, "%s/%s/refs/%s", cache, folder, name->revision);
     if (st != STATUS_OK) return st;
     if (hub_is_commit(name->revision)) {
         memcpy(commit, name->revision, strlen(name->revision) + 1);
     } else if (!read_ref(ref, commit)) {
-        return error_set(e, STATUS_NOT_FOUND, "%s is not in the Hugging Face cache (%s): tokenfold pull %s", name->repo,
-                         cache, name->repo);
+        return error_set(e, STATUS_NOT_FOUND, "%s%s%s is not in the Hugging Face cache (%s): tokenfold pull %s%s%s",
+                         name->repo, at, revision, cache, name->repo, at, revision);
     }
     st = make_path(snapshot, e, "%s/%s/snapshots/%s", cache, folder, commit);
     if (st != STATUS_OK) return st;
     if (!is_folder(snapshot))
-        return error_set(e, STATUS_NOT_FOUND, "%s has no snapshot %s in the Hugging Face cache (%s): tokenfold pull it",
-                         name->repo, commit, cache);
+        return error_set(e, STATUS_NOT_FOUND,
+                         "%s has no snapshot %s in the Hugging Face cache (%s): tokenfold pull %s%s%s", name->repo,
+                         commit, cache, name->repo, at, revision);
     memcpy(path, snapshot, sizeof snapshot);
     return STATUS_OK;
 }

@@ -16,6 +16,9 @@
 // The cache's folder: HF_HUB_CACHE, else HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else
 // ~/.cache/huggingface/hub. Errors: NOT_FOUND when none of them is set.
 enum status hub_cache_folder(char path[HUB_PATH_BYTES], struct error *e);
+// The file in which `hf auth login` leaves a token: HF_TOKEN_PATH, else `token` in HF_HOME or what that is when it is
+// unset, as above. Errors: NOT_FOUND as above.
+enum status hub_token_file(char path[HUB_PATH_BYTES], struct error *e);
 
 // The snapshot of a repository that is in the cache: of the commit itself, or of the one that its revision last meant.
 // NOT_FOUND when there is none.

@@ -36,8 +36,11 @@ struct transfer {
 
 // ---- life ----
 
+// 127.evil.org is another machine's name.
 static bool is_loopback(const char *host) {
-    return strcasecmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "[::1]") == 0;
+    bool is_number = host[strspn(host, "0123456789.")] == 0;
+    return strcasecmp(host, "localhost") == 0 || (is_number && strncmp(host, "127.", 4) == 0) ||
+           strcmp(host, "[::1]") == 0;
 }
 
 // Takes the endpoint apart; the token goes nowhere that others could read it.

@@ -63,7 +63,10 @@ def test_found_without_pull(hub, home):
     code, out, _ = home.run("models")
     assert code == 0 and "org/tiny" in out and BIG in out, out
     code, _, err = home.run("info", "org/other")
-    assert code == 1 and "tokenfold pull org/other" in err
+    assert code == 1 and "tokenfold pull org/other\n" in err
+    for revision in ("dev", "c" * 40):  # what to do about it brings what was asked for
+        code, _, err = home.run("info", "org/tiny@" + revision)
+        assert code == 1 and f"tokenfold pull org/tiny@{revision}\n" in err, err
     assert home.run("models", HF_HOME="/nonexistent")[0] == 0
 
 
@@ -215,8 +218,9 @@ def test_token(hub, home):
     assert home.pull()[0] == 0 and "Authorization" not in hub.requests[n][1]
     code, _, err = home.pull(HF_TOKEN="hf_a\r\nX: y")
     assert code == 1 and "hf_a" not in err
-    code, _, err = home.pull(HF_TOKEN="hf_secret", HF_ENDPOINT="http://hub.invalid")
-    assert code == 1 and "unencrypted" in err
+    for far in ("hub.invalid", "127.hub.invalid", "127.0.0.1.hub.invalid", "localhost.invalid"):
+        code, _, err = home.pull(HF_TOKEN="hf_secret", HF_ENDPOINT="http://" + far)
+        assert code == 1 and "unencrypted" in err, (far, err)
 
 
 def test_gated(hub, home):
