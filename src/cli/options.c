@@ -324,7 +324,8 @@ static enum status parse(struct options *o, int argc, char **argv, bool *help, s
         if (got == -1) break;
         if (got == ':') return error_set(e, STATUS_INVALID, "%s needs a value", argv[optind - 1]);
         if (got == '?') {
-            const char *flag = argv[optind - 1][0] == '-' ? argv[optind - 1] : argv[optind]; // within bundled letters
+            const char letter[] = {'-', (char)optopt, 0}; // of several in one word it is the first
+            const char *flag = optopt > 0 && optopt < FIRST_VALUE ? letter : argv[optind - 1];
             return error_set(e, STATUS_INVALID, "%s does not know the flag %s; see tokenfold help %s", argv[0], flag,
                              argv[0]);
         }

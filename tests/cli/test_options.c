@@ -98,7 +98,10 @@ static void test_values(void **state) {
 static void test_refusals(void **state) {
     (void)state;
     must_refuse(VERB_SERVE, "serve --nonsense", "--nonsense");
-    must_refuse(VERB_SERVE, "serve -x", "-x");
+    must_refuse(VERB_SERVE, "serve -x", "flag -x;");
+    must_refuse(VERB_SERVE, "serve --log-requests -ngl 99", "flag -n;"); // other programs' flags have several letters
+    must_refuse(VERB_SERVE, "serve models -ngl 99", "flag -n;");
+    must_refuse(VERB_SERVE, "serve --log-requests=1", "flag --log-requests=1;");
     must_refuse(VERB_SERVE, "serve --tokens 5", "--tokens"); // another verb's
     must_refuse(VERB_SERVE, "serve --port", "--port");
     must_refuse(VERB_SERVE, "serve --port 65536", "65535");
