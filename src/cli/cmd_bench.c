@@ -34,6 +34,7 @@ struct bench {
     char numbers[16][32]; // of the servers' flags
     double bandwidth;
     char what[512];
+    char overrides[512]; // settings of the environment; "": every arm is a URL
     char about[ARMS_MAX * ARM_SETTINGS_TEXT + 1024];
 };
 
@@ -139,14 +140,18 @@ static enum status read_arms(struct bench *b, struct error *e) {
     for (int i = 0; i < n; i++) texts[i] = b->o->arms.values[i];
     if (b->o->force_kept > 0) texts[n++] = PLAIN_ARM ":no-drafts";
     enum status s = arms_read(texts, n, b->arms, &b->n_arms, e);
-    bool others = b->o->fresh, servers = false;
+    bool others = b->o->fresh, servers = false, has_url = false;
     for (int i = 0; i < b->n_arms && s == STATUS_OK; i++) {
         others |= arm_get(&b->arms[i], "bin") != NULL;
+        has_url |= url_of(b, i) != NULL;
         servers |= url_of(b, i) == NULL;
     }
     b->fresh = others;
     if (s == STATUS_OK && b->o->in_process && others)
         s = error_set(e, STATUS_INVALID, "--in-process and an arm with a program of its own exclude each other");
+    if (s == STATUS_OK && (b->o->pass_rows > 0 || b->o->window > 0) && (others || has_url))
+        s = error_set(e, STATUS_INVALID, "--%s is for arms of this process: servers have no such flag",
+                      b->o->window > 0 ? "window" : "pass-rows");
     if (s == STATUS_OK && b->o->force_kept > 0 && (others || b->o->url != NULL))
         s = error_set(e, STATUS_INVALID, "--force-accept is for arms of this process: a server keeps what is right");
     if (s == STATUS_OK && servers) s = options_find_model(b->o->n_args == 1 ? b->o->args[0] : NULL, &b->dir, e);
@@ -159,22 +164,29 @@ static enum status read_arms(struct bench *b, struct error *e) {
 // Of what the weights will be read from. The device is opened for this alone: the engine's has its own thread.
 static enum status measure_memory(struct bench *b, struct error *e) {
     struct device *device = NULL;
+    struct engine_options unused;
+    struct profile profile;
     enum status s = options_open_device(b->o, b->dir, &device, e);
     if (s != STATUS_OK) return s;
     bool is_own = device->memory != NULL;
-    if (is_own) s = bandwidth_measure_device(device, &b->bandwidth, e);
+    s = options_read_profile(b->o, b->dir, device, &unused, &profile, e);
+    if (s == STATUS_OK) snprintf(b->overrides, sizeof b->overrides, "%s", profile.overrides);
+    if (s == STATUS_OK && is_own) s = bandwidth_measure_device(device, &b->bandwidth, e);
     snprintf(b->what, sizeof b->what, "%s on %s%s", b->dir, device->name, b->fresh ? ", fresh servers" : "");
     device_free(device);
-    return is_own ? s : bandwidth_measure((int)b->o->threads, &b->bandwidth, e);
+    return is_own || s != STATUS_OK ? s : bandwidth_measure((int)b->o->threads, &b->bandwidth, e);
 }
 
 // By which rounds of several runs belong together.
 static void describe(struct bench *b) {
     const struct options *o = b->o;
-    int n =
-        snprintf(b->about, sizeof b->about, "%s; %s; kv %s, context %lld, parallel %lld, pass rows %lld, drafter %s%s",
-                 b->what, TF_VERSION, o->kv_dtype, (long long)o->context, (long long)o->parallel,
-                 (long long)o->pass_rows, o->drafter, o->no_drafts ? ", no drafts" : "");
+    int n = snprintf(b->about, sizeof b->about,
+                     "%s; %s; kv %s, context %lld, parallel %lld, memory %lld, kv memory %lld, prompt cache %g, "
+                     "pass rows %lld, window %lld, kept %g, drafter %s of %s bits, head %lld%s; settings: %s",
+                     b->what, TF_VERSION, o->kv_dtype, (long long)o->context, (long long)o->parallel,
+                     (long long)o->memory_bytes, (long long)o->kv_memory_bytes, isnan(o->cache_gib) ? -1 : o->cache_gib,
+                     (long long)o->pass_rows, (long long)o->window, o->force_kept, o->drafter, o->drafter_bits,
+                     (long long)o->mtp_drafts, o->no_drafts ? ", no drafts" : "", b->overrides);
     for (int i = 2; i < b->n_arms && n < (int)sizeof b->about; i++) {
         char text[ARM_SETTINGS_TEXT];
         arm_write(&b->arms[i], text);

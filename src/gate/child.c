@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,10 +24,12 @@ enum status child_make_file(char path[CHILD_PATH_SIZE], struct error *e) {
     return STATUS_OK;
 }
 
-// In the child: never returns.
-static void become_server(const struct child *c, const char *const *argv, const struct child_setting *settings,
-                          int n_settings) {
+// In the child: never returns. A server does not outlive who wants it, however that one ends.
+static void become_server(const struct child *c, pid_t parent, const char *const *argv,
+                          const struct child_setting *settings, int n_settings) {
     int fd = open(c->log, O_WRONLY | O_APPEND);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(0);
     for (int i = 0; i < n_settings; i++) setenv(settings[i].name, settings[i].value, 1);
     dup2(fd, STDOUT_FILENO);
     dup2(fd, STDERR_FILENO);
@@ -65,8 +68,9 @@ enum status child_start(struct child *c, const char *const *argv, const struct c
     enum status s = child_make_file(c->log, e);
     if (s != STATUS_OK) return s;
     fflush(stdout); // the child would print it again
+    pid_t parent = getpid();
     c->pid = fork();
-    if (c->pid == 0) become_server(c, argv, settings, n_settings);
+    if (c->pid == 0) become_server(c, parent, argv, settings, n_settings);
     if (c->pid < 0) {
         c->pid = 0;
         return error_set(e, STATUS_IO, "no process for a server: %s", strerror(errno));

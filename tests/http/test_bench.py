@@ -92,6 +92,25 @@ def test_later_runs_add_rounds(server):
         assert len(open(path).readlines()) == 2 * 2 * 2 + 2
 
 
+def test_rounds_of_other_settings_stay_apart(server):
+    """Flags and settings of the base tell rounds apart, not the arms alone."""
+    del server
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "rounds.jsonl")
+        command = ("models/fold-s", "--cells", "prompt:64", "--json", "--append", path, "--repeats", "1", "--no-progress",
+                   "--backend", "cpu")
+        settings = ((), ("--threads", "1"), ("--window", "2"), ("--window", "4"), ("--mtp-drafts", "1"), ("--no-drafts",),
+                    ("--pass-rows", "64"), ("--kv-memory", "1GiB"), ("--compute", "int8"), ("--prompt-cache-gib", "0.1"))
+        for flags in settings:
+            assert [c["rounds"] for c in json.loads(bench(*command, *flags))["cells"]] == [1], flags
+        os.environ["TF_QWEN_KV_PAGES"] = "64"
+        try:
+            assert [c["rounds"] for c in json.loads(bench(*command))["cells"]] == [1]
+        finally:
+            del os.environ["TF_QWEN_KV_PAGES"]
+        assert [c["rounds"] for c in json.loads(bench(*command))["cells"]] == [2]  # those of the first run
+
+
 def test_streams_and_warm_turns_by_url(server):
     cells = json.loads(bench("--url", server.url, "--cells", "decode:32+48x2,warm:256+32", "--json", "--repeats", "2"))
     decode, warm = cells["cells"]
@@ -120,6 +139,27 @@ def test_arms_with_servers_of_their_own(server):
     assert not again["other_tokens"] and not twin["other_tokens"] and fp8["other_tokens"]
 
 
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as f:
+        return [int(child) for child in f.read().split()]
+
+
+def test_a_killed_bench_leaves_no_server(server):
+    del server
+    run = subprocess.Popen([harness.TOKENFOLD, "bench", "models/fold-s", "--fresh", "--cells", "decode:64+20000", "--context",
+                            "32000", "--repeats", "1", "--no-progress", "--backend", "cpu", "--threads", "1"], cwd=harness.ROOT)
+    deadline = time.monotonic() + 60
+    while not (children := children_of(run.pid)):
+        assert run.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)  # it is the server by now
+    run.kill()
+    run.wait()
+    while any(os.path.exists(f"/proc/{child}/exe") for child in children):
+        assert time.monotonic() < deadline, children
+        time.sleep(0.05)
+
+
 def test_mistakes(server):
     url = server.url + "/v1"
     for arguments, word in (
@@ -131,6 +171,9 @@ def test_mistakes(server):
         (("--arm", "p:bin=/no/such"), "/no/such"),
         (("--arm", f"p:bin={harness.TOKENFOLD}", "--in-process"), "--in-process"),
         (("--fresh", "--in-process"), "exclude"),
+        (("--fresh", "--window", "4"), "--window"),
+        (("--fresh", "--pass-rows", "64"), "--pass-rows"),
+        (("--url", url, "--pass-rows", "64"), "--pass-rows"),
         (("--url", url, "--arm", "p:kv-dtype=fp8"), "runs already"),
         (("--url", "localhost"), "http://"),
         (("--url", url, "models/fold-s"), "models/fold-s"),
