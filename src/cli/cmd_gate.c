@@ -9,14 +9,16 @@
 
 // What the gates' servers are told of what this program was told.
 struct passed_on {
-    char threads[16];
+    char threads[16], device[16];
     const char *flags[8];
     int n;
 };
 
 static void pass_on(const struct options *o, struct passed_on *p) {
     snprintf(p->threads, sizeof p->threads, "%d", (int)o->threads);
-    const char *const flags[] = {"--backend", o->backend, "--compute", o->compute, "--threads", p->threads};
+    snprintf(p->device, sizeof p->device, "%d", (int)o->device);
+    const char *const flags[] = {"--backend", o->backend, "--compute", o->compute,
+                                 "--threads", p->threads, "--device",  p->device};
     p->n = (int)(sizeof flags / sizeof *flags);
     memcpy(p->flags, flags, sizeof flags);
 }

@@ -54,6 +54,7 @@ enum status fresh_start(struct gate *g, const struct arm *arm, struct error *e) 
                                  "256"};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) argv[n++] = fixed[i];
     if (arm->kv_memory_bytes > 0) argv[n++] = "--kv-memory", argv[n++] = memory;
+    if (arm->drafts.block) argv[n++] = "--drafter", argv[n++] = g->options->engine.drafter_dir;
     for (int i = 0; i < g->options->n_flags && n < FLAGS_MAX - 1; i++) argv[n++] = g->options->flags[i];
     argv[n] = NULL;
     enum status s = child_make_file(f->logits, e);
