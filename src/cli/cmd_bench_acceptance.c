@@ -129,7 +129,7 @@ static enum status measure(struct engine *engine, const struct documents *d, str
 static void print(const char *name, const struct tally *t) {
     printf("\"%s\":{\"depth_1\":%.4f,\"mean_kept_of_%d\":%.4f,\"kept_to_depth\":[", name,
            (double)t->reached[0] / (double)t->possible[0], t->n, (double)t->n_kept / (double)t->n_round);
-    for (int32_t k = 0; k < t->n; k++)
+    for (int32_t k = 0; k < t->n && t->possible[k] > 0; k++) // short answers have no deeper ones
         printf("%s%.4f", k > 0 ? "," : "", (double)t->reached[k] / (double)t->possible[k]);
     printf("],\"anchors\":%lld,\"rounds\":%lld},", (long long)t->n_anchor, (long long)t->n_round);
 }

@@ -15,6 +15,17 @@ struct models {
     bool failed; // out of memory
 };
 
+#define CONFIG_BYTES ((size_t)1 << 20)
+
+static bool is_drafter(const char *config) {
+    struct error e;
+    json_t *root = NULL;
+    if (json_parse_file(config, CONFIG_BYTES, JSON_PARSE_DEFAULT, &root, &e) != STATUS_OK) return false;
+    bool found = json_object_get(root, "dflash_config") != NULL;
+    json_decref(root);
+    return found;
+}
+
 // A snapshot without a config.json is somebody else's: a data set's, or a model's of another kind.
 static void add(struct models *m, const char *name, const char *commit, const char *path) {
     char config[HUB_PATH_BYTES + 16];
@@ -32,7 +43,9 @@ static void add(struct models *m, const char *name, const char *commit, const ch
         json_object_set_new(entry, "context", json_integer(c->n_context));
         model_free(model);
     } else {
-        json_object_set_new(entry, "problem", json_string(e.text));
+        json_object_set_new(
+            entry, "problem",
+            json_string(is_drafter(config) ? "a block drafter: for --drafter, beside its model" : e.text));
     }
     if (json_array_append_new(m->list, entry) != 0) m->failed = true;
 }

@@ -11,6 +11,7 @@
 #if TF_CUDA
 #include "cuda/device_cuda.h"
 #endif
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -243,6 +244,7 @@ void options_get_sampling(const struct options *o, const struct sampling_default
         .seed = o->seed >= 0 ? (uint64_t)o->seed : 0,
         .n_top = -1,
     };
+    if (out->top_p == 0) out->top_p = DBL_MIN; // a checkpoint may say so, and it leaves one token
 }
 
 struct chat_options options_for_chat(const struct options *o) {

@@ -235,6 +235,9 @@ static void test_sampling(void **state) {
     options_get_sampling(&o, &some, &p);
     assert_true(p.temperature == 0.7 && p.top_p == 0.8 && p.min_p == 0.1 && p.repetition == 1.1 && p.presence == 1.5 &&
                 p.top_k == 20);
+    struct sampling_defaults narrow = {1, 0, NAN, NAN, NAN, -1}; // taken for one token, as requests are
+    options_get_sampling(&o, &narrow, &p);
+    assert_true(p.top_p > 0 && p.top_p < 1e-9);
     must_parse(VERB_RUN, "run x --temperature 0 --top-k 0 --seed 7", &o);
     options_get_sampling(&o, &some, &p);
     assert_true(p.temperature == 0 && p.top_p == 0.8 && p.top_k == 0 && p.seed == 7);

@@ -33,6 +33,8 @@ def test_layout(hub, home):
     code, out, _ = home.run("models", "--json")
     mine = [m for m in json.loads(out) if m["name"] == "org/tiny"]
     assert code == 0 and len(mine) == 1 and mine[0]["usable"] and mine[0]["commit"] == h.COMMIT, out
+    drafter = [m for m in json.loads(out) if m["name"] == "fold-s-DFlash2"]
+    assert len(drafter) == 1 and not drafter[0]["usable"] and "--drafter" in drafter[0]["problem"], drafter
     code, out, _ = home.run("run", "org/tiny", "Hi", "--max-tokens", "2", "--no-progress")
     assert code == 0
 
