@@ -49,8 +49,11 @@ static void write_lanes(const struct plan_report *r, struct buffer *b) {
     if (p->parallel < r->parallel_asked)
         buffer_printf(b, "                 %d were asked for: the pool has room for no more at once, however short\n",
                       r->parallel_asked);
-    buffer_printf(b, "a position       %.2f KiB in %s, %.2f KiB with an MTP head\n", r->position_bytes / 1024,
-                  kv_name(r->info.kv), r->position_bytes_mtp / 1024);
+    buffer_printf(b, "a position       %.2f KiB in %s", r->position_bytes / 1024, kv_name(r->info.kv));
+    if (r->position_bytes < r->position_bytes_mtp)
+        buffer_printf(b, ", %.2f KiB with an MTP head\n", r->position_bytes_mtp / 1024);
+    else
+        buffer_append_text(b, ", those of the MTP head among them\n");
     buffer_printf(b, "a lane run       %.2f MiB\n", (double)p->run_bytes / (1024 * 1024));
 }
 

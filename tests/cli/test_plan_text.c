@@ -34,6 +34,25 @@ static void test_a_hundredth_is_the_limit(void **state) {
     }
 }
 
+// What the head adds is told where it is not in the plan.
+static void test_a_position(void **state) {
+    (void)state;
+    struct plan_report r = some_report();
+    static const char *const words[] = {"64.00 KiB in bf16, 68.00 KiB with an MTP head\n",
+                                        "68.00 KiB in bf16, those of the MTP head among them\n"};
+    for (int has_head = 0; has_head < 2; has_head++) {
+        struct buffer b;
+        r.info.kv = DTYPE_BF16;
+        r.position_bytes = has_head ? 68 * 1024 : 64 * 1024;
+        r.position_bytes_mtp = 68 * 1024;
+        buffer_init(&b, 0);
+        plan_write_table(&r, &b);
+        assert_false(b.failed);
+        assert_non_null(strstr(b.data, words[has_head]));
+        buffer_free(&b);
+    }
+}
+
 static void test_both_forms(void **state) {
     (void)state;
     struct plan_report r = some_report();
@@ -61,6 +80,6 @@ static void test_both_forms(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_hundredth_is_the_limit),
-                                       cmocka_unit_test(test_both_forms)};
+                                       cmocka_unit_test(test_a_position), cmocka_unit_test(test_both_forms)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
