@@ -1,5 +1,6 @@
 #include "base/machine.h"
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,37 +12,74 @@ int machine_cores(void) {
     return n < 1 ? 1 : n;
 }
 
-// The number of kilobytes in the line of /proc/meminfo that starts with `field`, in bytes; 0 if there is none.
-static int64_t meminfo(const char *field) {
-    FILE *f = fopen("/proc/meminfo", "re");
+// The number behind `field` at the start of a line, or the file's first one where that is ""; 0 if there is none.
+static int64_t read_number(const char *path, const char *field) {
+    FILE *f = fopen(path, "re");
     char line[128];
-    long long kilobytes = 0;
-    if (f == NULL) return 0;
-    while (fgets(line, sizeof line, f) != NULL)
-        if (strncmp(line, field, strlen(field)) == 0) kilobytes = strtoll(line + strlen(field), NULL, 10);
-    fclose(f);
-    return (int64_t)kilobytes * 1024;
+    long long number = 0;
+    bool found = false;
+    while (f != NULL && !found && fgets(line, sizeof line, f) != NULL) {
+        found = strncmp(line, field, strlen(field)) == 0;
+        if (found) number = strtoll(line + strlen(field), NULL, 10);
+    }
+    if (f != NULL) fclose(f);
+    return number;
 }
 
-// The first number of a control group file; 0 if it has none, as "max" has not.
-static int64_t group_number(const char *path) {
-    FILE *f = fopen(path, "re");
-    char line[64] = "";
-    if (f == NULL) return 0;
-    if (fgets(line, sizeof line, f) == NULL) line[0] = 0;
-    fclose(f);
-    return strtoll(line, NULL, 10);
+static int64_t meminfo(const char *field) { return read_number("/proc/meminfo", field) * 1024; }
+
+// ---- control groups ----
+
+#define GROUPS "/sys/fs/cgroup"
+
+// "max" is no number.
+static int64_t group_number(const char *folder, const char *path, const char *file, const char *field) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s%s/%s", folder, path, file);
+    return read_number(name, field);
+}
+
+// Of the limit, what is not used but by files that can be dropped.
+static int64_t group_left(const char *folder, const char *path, int64_t limit) {
+    int64_t used = group_number(folder, path, "memory.current", "");
+    used -= group_number(folder, path, "memory.stat", "inactive_file ");
+    used -= group_number(folder, path, "memory.stat", "active_file ");
+    if (used < 0) used = 0;
+    return limit > used ? limit - used : 0;
+}
+
+int64_t machine_group_limit(const char *folder, const char *path, int64_t *left) {
+    char group[2048];
+    int64_t limit = 0, room = INT64_MAX;
+    snprintf(group, sizeof group, "%s", strcmp(path, "/") == 0 ? "" : path);
+    for (char *end = group;; *end = 0) {
+        int64_t own = group_number(folder, group, "memory.max", "");
+        int64_t own_left = own > 0 ? group_left(folder, group, own) : INT64_MAX;
+        if (own > 0 && (limit == 0 || own < limit)) limit = own;
+        if (own_left < room) room = own_left;
+        end = strrchr(group, '/'); // a group's limit holds for those in it
+        if (end == NULL) break;
+    }
+    *left = room;
+    return limit;
+}
+
+static int64_t own_limit(int64_t *left) {
+    char line[2048] = "";
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL && strncmp(line, "0::", 3) != 0) line[0] = 0;
+    if (f != NULL) fclose(f);
+    line[strcspn(line, "\n")] = 0;
+    return machine_group_limit(GROUPS, line[0] != 0 ? line + 3 : "", left);
 }
 
 int64_t machine_memory_total(void) {
-    int64_t total = meminfo("MemTotal:"), limit = group_number("/sys/fs/cgroup/memory.max");
+    int64_t total = meminfo("MemTotal:"), left, limit = own_limit(&left);
     return limit > 0 && limit < total ? limit : total;
 }
 
 int64_t machine_memory_available(void) {
-    int64_t available = meminfo("MemAvailable:"), limit = group_number("/sys/fs/cgroup/memory.max");
-    if (limit <= 0) return available;
-    int64_t left = limit - group_number("/sys/fs/cgroup/memory.current");
-    if (left < 0) left = 0;
+    int64_t available = meminfo("MemAvailable:"), left;
+    own_limit(&left);
     return left < available ? left : available;
 }
