@@ -119,6 +119,7 @@ static enum status plan_beside_cache(const struct plan_request *r, int64_t left,
         *p = before;
         s = plan_streams(r, left, most, p, e);
         if (s == STATUS_OK) p->cache_bytes = minimum(p->cache_bytes, left - p->pool_bytes);
+        if (s == STATUS_OK) p->left_bytes = minimum(p->left_bytes, left - p->cache_bytes);
     }
     p->parts[PLAN_CACHE] = p->cache_bytes;
     return s;

@@ -245,6 +245,8 @@ static void test_the_prompt_cache_in_the_plan(void **state) {
     r.available_bytes = r.reserve_bytes + need(&r, 4, 1024) + MIB; // it makes way for streams
     assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
     assert_int_equal(p.cache_bytes, MIB);
+    assert_int_equal(p.unused_bytes, 0); // what it has, nobody else has
+    assert_int_equal(p.used_bytes, r.available_bytes - r.reserve_bytes);
     r.cache_bytes = 2 * MIB; // but not when somebody asked for it
     assert_int_equal(plan_make(&r, &p, &e), STATUS_LIMIT);
     r.cache_bytes = 100 * GIB;
