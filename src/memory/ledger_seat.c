@@ -116,11 +116,21 @@ static bool may_pass(struct ledger *l, const struct attempt *a) {
 
 static bool reclaim(const struct ledger *l) { return l->settings.prefix != NULL && prefix_reclaim(l->settings.prefix); }
 
-static bool take_room(struct ledger *l, const struct attempt *a, int32_t *pages) {
+// Entries go by their use, and the run that was found may be one's that goes last: another that is free before is as
+// good.
+static bool free_run(struct ledger *l, struct attempt *a) {
+    while (!pool_run_is_free(l->settings.pool, a->run)) {
+        struct attempt now = *a;
+        if (!reclaim(l)) return false;
+        if (find_room(l, &now) == LEDGER_WAIT_NONE && (!now.passes || may_pass(l, &now))) a->run = now.run;
+    }
+    return true;
+}
+
+static bool take_room(struct ledger *l, struct attempt *a, int32_t *pages) {
     struct pool *pool = l->settings.pool;
     bool takes_run = a->lane >= l->n_fixed && !a->takes_over;
-    while (takes_run && !pool_run_is_free(pool, a->run))
-        if (!reclaim(l)) return false;
+    if (takes_run && !free_run(l, a)) return false;
     if (takes_run) pool_take_run(pool, HOLDER_LANE, a->run);
     while (!pool_take_pages(pool, HOLDER_LANE, a->n_page - a->n_shared, pages + a->n_shared)) {
         if (reclaim(l)) continue;

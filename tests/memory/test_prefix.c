@@ -335,6 +335,35 @@ static void test_the_order_of_eviction(void **state) {
     close_world(w);
 }
 
+// A pool that is full of kept prompts, which a single stream has left: streams beside it take the places of as many as
+// they need, whoever has the run that is the first one.
+static void test_a_full_pool_gives_up_what_is_needed(void **state) {
+    (void)state;
+    struct world *w = open_world((struct world_shape){
+        .pages_all = true, .share = true, .parallel = 5, .page_rows = 64, .pool_rows = 8192, .pool_runs = 40});
+    int32_t ids[WORLD_ROWS];
+    fill(ids, 0, 130, 1);
+    for (int i = 0; i < 200; i++) {
+        fill(ids, 130, 300, 1000 + i);
+        run(w, 0, ids, 300, (struct prefix_marks){.system_end = 130, .history_end = 299});
+    }
+    for (int i = 0; i < 5; i++) {
+        int64_t before = counts_of(w).n_evicted;
+        assert_true(counts_of(w).n_in_pool > 40);
+        fill(ids, 0, 300, 3000 + i);
+        submit(w, i, ids, 300, no_marks);
+        world_admit(w, false);
+        assert_int_equal(w->clients[i].phase, CLIENT_PROMPT);
+        world_prompt(w, &w->clients[i]);
+        assert_true(counts_of(w).n_evicted - before < 6); // five pages, a run, and one to keep
+    }
+    for (int i = 0; i < 5; i++) world_end(w, &w->clients[i]);
+    fill(ids, 0, 130, 1);
+    fill(ids, 130, 300, 9999);
+    assert_int_equal(run(w, 0, ids, 300, no_marks), 128); // what all had in common is still there
+    close_world(w);
+}
+
 // ---- tiers ----
 
 static void test_the_host_tier_holds_common_pages_once(void **state) {
@@ -524,6 +553,7 @@ int main(void) {
         cmocka_unit_test(test_equal_prompts_at_once_are_computed_once),
         cmocka_unit_test(test_waiting_for_a_prefix_is_bounded),
         cmocka_unit_test(test_the_order_of_eviction),
+        cmocka_unit_test(test_a_full_pool_gives_up_what_is_needed),
         cmocka_unit_test(test_the_host_tier_holds_common_pages_once),
         cmocka_unit_test(test_an_entry_larger_than_the_tier_is_refused),
         cmocka_unit_test(test_back_into_the_pool),
