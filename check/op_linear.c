@@ -106,11 +106,12 @@ static void call_linear(struct run *r, struct device *d, const struct linear_dat
     for (int p = 0; p < c->n_parts; p++) {
         w[p] = stage_weight(&s, &data->w[p]);
         args.part[p].w = &w[p];
-        // The residual lies in the output, as it does in a model.
-        args.part[p].out = c->residual ? stage_tensor_inout(&s, residual, n, n_out, d->activation)
-                                       : stage_tensor_out(&s, n, c->specs[p].n_out, out_type(d, p));
+        // The residual lies in the output, as it does in a model, or apart, as behind a layer that a drafter taps.
+        args.part[p].out = c->residual && n % 2 != 0 ? stage_tensor_inout(&s, residual, n, n_out, d->activation)
+                                                     : stage_tensor_out(&s, n, c->specs[p].n_out, out_type(d, p));
     }
-    if (c->residual) args.residual = args.part[0].out;
+    if (c->residual)
+        args.residual = n % 2 != 0 ? args.part[0].out : stage_tensor(&s, residual, n, n_out, d->activation);
     ops_of(r, d)->linear(d, &args);
     for (int p = 0; p < c->n_parts; p++) got[p] = stage_read(&s, args.part[p].out);
     stage_close(&s);

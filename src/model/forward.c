@@ -15,6 +15,7 @@ struct walk walk_begin(struct model *m, const struct batch *b, void *pages) {
         &s->moe.gate,    &s->moe.up,      &s->moe.shared_out,
     };
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) tensors[i]->n_row = b->n_row;
+    w.next = s->x;
     m->n_row = b->n_row;
     w.ops->begin(w.device, b);
     return w;
@@ -25,7 +26,7 @@ void layer_add(const struct walk *w, struct tensor out, const struct weight *wei
         .form = w->batch->form,
         .x = out,
         .n_parts = 1,
-        .part = {{weight, w->scratch.x}},
+        .part = {{weight, w->next}},
         .residual = w->scratch.x,
     };
     w->ops->linear(w->device, &project);
@@ -35,19 +36,22 @@ void layer_feed_forward(const struct walk *w, const struct layer_weights *weight
     feed_forwards[w->m->config.family](w, weights, nth);
 }
 
-static void copy_taps(const struct walk *w, int64_t layer) {
-    const struct model_drafts *d = &w->m->drafts;
-    const struct tensor *x = &w->scratch.x;
-    size_t bytes = (size_t)(w->batch->n_row * x->n_col) * dtype_bytes(x->dtype);
-    for (int i = 0; i < d->n_taps; i++)
-        if (d->taps[i] == layer) w->device->copy(w->device, w->scratch.taps[i].data, x->data, bytes);
+// Where the stream is kept from the n-th tapped layer on, up to the next one: behind a tapped layer it goes on
+// elsewhere, so that what was tapped stays without being copied.
+static struct tensor stream_behind(const struct walk *w, int n) {
+    struct tensor x = n < w->m->drafts.n_taps ? w->m->scratch.taps[n] : w->m->scratch.x;
+    x.n_row = w->batch->n_row;
+    return x;
 }
 
 // From ids to scratch.hidden, the stream after the final norm.
-static void run_layers(const struct walk *w) {
+static void run_layers(struct walk *w) {
     const struct model_config *c = &w->m->config;
     const struct model_weights *weights = w->m->weights;
+    const struct model_drafts *drafts = &w->m->drafts;
     int64_t n_of_kind[2] = {0};
+    int n_tapped = 0;
+    w->scratch.x = w->next = stream_behind(w, 0);
     struct embed_args embed = {
         .batch = w->batch,
         .table = &weights->embedding,
@@ -57,8 +61,9 @@ static void run_layers(const struct walk *w) {
     for (int64_t i = 0; i < c->n_layers; i++) {
         enum layer_kind kind = c->layers[i];
         mixers[kind](w, &weights->layers[i], n_of_kind[kind]++);
+        w->scratch.x = w->next;
         layer_feed_forward(w, &weights->layers[i], i);
-        copy_taps(w, i);
+        if (n_tapped < drafts->n_taps && drafts->taps[n_tapped] == i) w->next = stream_behind(w, ++n_tapped);
     }
     struct norm_args norm = {
         .x = w->scratch.x,
@@ -67,6 +72,7 @@ static void run_layers(const struct walk *w) {
         .eps = (float)c->norm_eps,
     };
     w->ops->norm(w->device, &norm);
+    w->scratch.x = w->next = stream_behind(w, drafts->n_taps); // what was tapped is not written again
 }
 
 // Logits of n rows of scratch.hidden, by round arithmetic in both forms: of a prompt pass one row is wanted as a rule,

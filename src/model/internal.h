@@ -41,9 +41,11 @@ struct walk {
     const struct batch *batch;
     void *pages;
     struct scratch scratch;
+    struct tensor next; // where the coming mixer leaves the stream: scratch.x, but behind a tapped layer
 };
 
-// A mixer or a feed-forward block with its norm before and its residual after: scratch.x = x + block(norm(x)).
+// A mixer or a feed-forward block with its norm before and its residual after: next = x + block(norm(x)), and for a
+// feed-forward block the two are the same.
 // nth counts the layers of the same kind before this one: it says which part of a run or page is the layer's.
 typedef void layer_fn(const struct walk *w, const struct layer_weights *weights, int64_t nth);
 
@@ -60,7 +62,7 @@ layer_fn layer_attention_store;
 // After the layers of a prompt pass: the head's keys and values of its rows, and what the next pass and keeps need.
 void mtp_after_prompt(const struct walk *w);
 
-// The end of a block: scratch.x = scratch.x + out weight^T.
+// The end of a block: next = scratch.x + out weight^T.
 void layer_add(const struct walk *w, struct tensor out, const struct weight *weight);
 
 // Where the nth attention layer's keys and values lie.

@@ -95,7 +95,8 @@ void model_set_drafts(struct model *m, const struct model_drafts *drafts) {
     must(m->memory == NULL || !drafts->mtp || m->mtp_is_there);
     must(drafts->n_taps >= 0 && drafts->n_taps <= MODEL_TAPS_MAX);
     m->drafts = *drafts;
-    for (int i = 0; i < drafts->n_taps; i++) must(drafts->taps[i] >= 0 && drafts->taps[i] < m->config.n_layers);
+    for (int i = 0; i < drafts->n_taps; i++)
+        must(drafts->taps[i] > (i > 0 ? drafts->taps[i - 1] : -1) && drafts->taps[i] < m->config.n_layers);
 }
 
 const char *model_mtp_absence(const struct model *m) {

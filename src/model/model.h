@@ -32,7 +32,7 @@ int64_t model_rows_bytes(const struct model *m, int64_t n_row);
 struct drafter;
 struct model_drafts {
     bool mtp;                      // the MTP head; model_mtp_absence has to be NULL
-    const int32_t *taps;           // [n_taps] layers; the caller's, as long as they are set
+    const int32_t *taps;           // [n_taps] layers, rising; the caller's, as long as they are set
     int n_taps;                    // up to MODEL_TAPS_MAX
     int64_t lane_bytes;            // of each lane run for a drafter's own, a multiple of 256, among what is kept
     const struct drafter *drafter; // whose operations share the device's scratch; NULL: none

@@ -92,17 +92,32 @@ static struct tensor output(const struct walk *w, struct tensor hidden) {
     return logits;
 }
 
-void mtp_absorb(struct model *m, const struct round *rows, struct tensor *logits) {
-    struct batch b = batch_of(m, rows);
-    struct walk w = walk_begin(m, &b, rows->pages);
-    struct tensor in = tensor_rows(w.scratch.mtp_in, 0, rows->n_row);
+// scratch.x of rows whose hidden rows wait; returns where those are brought together.
+static struct tensor join_waiting(const struct walk *w, const struct round *rows) {
+    const struct model *m = w->m;
+    struct tensor in = tensor_rows(w->scratch.mtp_in, 0, rows->n_row);
     for (int32_t i = 0; i < rows->n_lane; i++) {
         const struct lane *l = &rows->lanes[i];
         for (int32_t k = 0; k < l->n_row; k++)
-            w.device->copy(w.device, tensor_rows(in, l->row0 + k, 1).data, kept_row(m, l->run, l->position + k - 1),
-                           (size_t)m->run.hidden_row_bytes);
+            w->device->copy(w->device, tensor_rows(in, l->row0 + k, 1).data, kept_row(m, l->run, l->position + k - 1),
+                            (size_t)m->run.hidden_row_bytes);
     }
-    join(&w, in);
+    join(w, in);
+    return in;
+}
+
+void mtp_look_back(struct model *m, const struct round *rows, struct tensor *logits) {
+    struct batch b = batch_of(m, rows);
+    struct walk w = walk_begin(m, &b, rows->pages);
+    join_waiting(&w, rows);
+    run_layer(&w);
+    *logits = output(&w, w.scratch.hidden);
+}
+
+void mtp_absorb(struct model *m, const struct round *rows, struct tensor *logits) {
+    struct batch b = batch_of(m, rows);
+    struct walk w = walk_begin(m, &b, rows->pages);
+    struct tensor in = join_waiting(&w, rows);
     if (logits == NULL) {
         layer_attention_store(&w, &m->weights->mtp.layers[0], nth_layer(&w));
         return;
