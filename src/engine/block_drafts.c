@@ -8,6 +8,10 @@ static void *own_part(const struct engine *e, const struct request *r) {
     return model_lane_drafter(e->model, engine_run(e, r->claim.run));
 }
 
+static bool has_drafter(const struct engine *e, const struct request *r) {
+    return e->has_block && r->may_draft && !r->drafting.asleep;
+}
+
 static struct drafter_taps newest_taps(const struct engine *e) {
     struct drafter_taps taps = {0};
     int32_t n;
@@ -27,7 +31,7 @@ void block_drafts_prompt(struct engine *e, struct request *r, const struct promp
 
 void block_drafts_keep(struct engine *e, int32_t i) {
     const struct request *r = e->running[i];
-    if (!e->has_block || !r->may_draft) return;
+    if (!has_drafter(e, r)) return;
     struct drafter_taps taps = newest_taps(e);
     drafter_absorb(e->drafter, &e->lanes[i], fault_kept_taps(e, e->windows[i].n_taken), &taps, own_part(e, r));
 }
@@ -41,7 +45,7 @@ static struct drafter_ask ask_of(struct engine *e, struct request *r) {
 void block_drafts_make_room(struct engine *e) {
     int32_t n = 0;
     for (int32_t i = 0; i < e->n_running && e->has_block; i++)
-        if (e->running[i]->may_draft) e->asks[n++] = ask_of(e, e->running[i]);
+        if (has_drafter(e, e->running[i])) e->asks[n++] = ask_of(e, e->running[i]);
     if (n > 0) drafter_make_room(e->drafter, e->asks, n, e->info.plan.max_window);
 }
 

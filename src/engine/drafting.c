@@ -56,9 +56,25 @@ static int32_t count_that_may(struct request *r, const int32_t *ids, int32_t n) 
     return i;
 }
 
+// A model that is hardly ever right is not given the stream's rows any more: that would cost every round a little, and
+// what it does not have it cannot draft from, so it does not draft before the next reply. When it is due to be tried,
+// streams that still have it keep it.
+static bool is_asked(struct engine *e, struct request *r, enum draft_class class) {
+    struct drafting *d = &r->drafting;
+    const struct draft_options *o = &e->options.drafts;
+    if (!(e->has_mtp || e->has_block) || o->expected) return false;
+    if (d->asleep || o->forced || !meter_gives_up(e->meter, class)) return !d->asleep;
+    d->asleep = true;
+    pthread_mutex_lock(&e->lock);
+    e->counts.n_given_up++;
+    pthread_mutex_unlock(&e->lock);
+    return false;
+}
+
 // Sets up the window with all drafts that need no forward pass; where there are none, a drafter may be asked.
 static void find_candidates(struct engine *e, struct request *r) {
     struct drafting *d = &r->drafting;
+    enum draft_class by_model = e->has_block ? CLASS_BLOCK : CLASS_HEAD;
     int32_t most = most_rows(e, r), n = 0, n_match = 0, chain = e->options.drafts.max_chain;
     d->n_before = r->view.n_tokens;
     d->ids[0] = r->tokens[r->view.n_tokens - 1].id;
@@ -71,8 +87,8 @@ static void find_candidates(struct engine *e, struct request *r) {
     } else if ((n = count_that_may(r, d->ids + 1, copies_propose(r, d->ids + 1, most - 1, &n_match))) > 0) {
         d->source = DRAFT_COPY;
         d->class = n_match < LONG_MATCH ? CLASS_SHORT_COPY : CLASS_LONG_COPY;
-    } else if ((e->has_mtp || e->has_block) && !e->options.drafts.expected) {
-        d->class = e->has_block ? CLASS_BLOCK : CLASS_HEAD;
+    } else if (is_asked(e, r, by_model)) {
+        d->class = by_model;
         if (e->has_block) chain = drafter_block(e->drafter) - 1;
         d->n_want = chain > 0 && chain < most - 1 ? chain : most - 1;
     }
@@ -86,6 +102,7 @@ static void weigh(const struct engine *e, const struct request *r, struct meter_
     double worth = 1;
     out->by_head = d->n_want > 0;
     out->at_once = e->has_block;
+    out->is_looked_back_at = out->by_head && !e->has_block && mtp_drafts_look_back_at(r);
     out->n_most = out->by_head ? d->n_want : d->n_row - 1;
     for (int32_t k = 0; k < out->n_most; k++)
         out->worth[k] = worth *= meter_chance(e->meter, d->acceptance, d->class, k);
@@ -169,5 +186,6 @@ void drafting_learn(struct engine *e, int32_t n_row, int64_t round_ns) {
         int32_t n_drafted = w->ended || w->cut ? w->n_taken - 1 : w->n_row - 1; // no more of them were judged
         if (judged && n_drafted > 0) meter_add_window(e->meter, d->acceptance, d->class, n_drafted, w->n_taken - 1);
     }
+    mtp_drafts_learn(e);
     warn_of_head(e);
 }

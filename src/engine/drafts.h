@@ -39,7 +39,8 @@ struct draft_options {
     // The reply is the expected one, a token a round whatever is drawn, and of each window it is counted how many
     // drafts would have been kept (request_kept). For measuring acceptance.
     bool taught;
-    bool forced; // every window has as many rows as its drafts allow; else what is measured to be fastest
+    bool doubted; // drafts count as wrong where it is chosen how many there are: as of a model that has to give up
+    bool forced;  // every window has as many rows as its drafts allow; else what is measured to be fastest
     // > 0: of a window's drafts so many are kept on average, whatever is drawn. For measuring speed with weights that
     // mean nothing; replies are not the model's then.
     double force_kept;

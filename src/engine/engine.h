@@ -114,7 +114,10 @@ struct engine_counts { // a consistent snapshot
     int64_t n_prompt_tokens; // rows that passes computed
     int64_t n_reply_tokens, n_rounds, n_passes;
     int64_t n_drafted, n_accepted; // drafts that windows had, and those that were kept
-    int64_t wait_ns, n_seated;     // time that seated requests had waited, and how many they were
+    // Rows of which it was seen afterwards what the head would have drafted, and those of them where it would have been
+    // right; streams of which whoever drafts by a model gets nothing any more.
+    int64_t n_looked_back, n_seen_right, n_given_up;
+    int64_t wait_ns, n_seated; // time that seated requests had waited, and how many they were
     int64_t n_restore_failures;
     struct pool_counts pool;
     struct prefix_counts prefix;

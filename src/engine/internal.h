@@ -30,8 +30,7 @@ struct engine {
     int64_t host_bytes, page_bytes, run_bytes, kept_bytes;
     uint32_t *allowed; // ids that have a token
     int32_t n_vocab;
-    bool has_mtp; // its head drafts
-    bool warned_of_head;
+    bool has_mtp, warned_of_head;      // its head drafts; it seems to belong to another model
     struct drafter *drafter;           // NULL: none was asked for
     bool drafter_is_loaded, has_block; // it drafts
     struct drafter_ask *asks;          // [parallel]; NULL without one
@@ -68,6 +67,7 @@ struct engine {
     struct request **asking; // for drafts of a step
     int32_t *chain;
     struct meter *meter; // NULL: rounds are plain
+    struct looked_back looked_back;
     struct meter_lane *choices;
     // Of round_rows entries, as many as a round may have rows.
     int32_t round_rows;

@@ -12,6 +12,10 @@
 #define LEAST_GAIN     1.02   // of drafts over plain rounds: what promises less may well be slower
 #define PROBE_ROUNDS   256    // rounds after which one is plain, or drafted, against what is known
 #define PROBE_MOST     2048   // the same while drafts go on being found useless
+#define LOOK_FIRST     8      // rounds before the first look back
+#define LOOK_AGAIN     64     // at most, before the next one, when drafts have paid meanwhile
+#define LEAST_CHANCE   0.15f  // of a class's first drafts: what is right less often never pays
+#define DOUBT_ROUNDS   8
 
 struct meter {
     int32_t n_lane, max_window, n_row; // n_row: most of a round
@@ -19,15 +23,19 @@ struct meter {
     double *first_ns, *step_ns;        // [n_lane + 1], of the head
     struct acceptance all[DRAFT_N_CLASSES];
     int32_t n_choice, probe_rounds; // since the last probe, and until the next one
+    int32_t n_unseen, look_rounds;  // the same of looks back
+    bool doubts;
 };
 
-enum status meter_create(int32_t n_lane, int32_t max_window, struct meter **out, struct error *e) {
+enum status meter_create(int32_t n_lane, int32_t max_window, bool doubts, struct meter **out, struct error *e) {
     struct meter *m = calloc(1, sizeof *m);
     if (m == NULL) return error_memory(e);
     m->n_lane = n_lane = n_lane < LANES_MAX ? n_lane : LANES_MAX;
     m->max_window = max_window;
     m->n_row = n_lane * max_window;
-    m->probe_rounds = PROBE_ROUNDS;
+    m->doubts = doubts;
+    m->probe_rounds = doubts ? DOUBT_ROUNDS : PROBE_ROUNDS;
+    m->look_rounds = LOOK_FIRST;
     m->round_ns = calloc((size_t)(n_lane + 1) * (size_t)(m->n_row + 1), sizeof *m->round_ns);
     m->first_ns = calloc((size_t)n_lane + 1, sizeof *m->first_ns);
     m->step_ns = calloc((size_t)n_lane + 1, sizeof *m->step_ns);
@@ -57,6 +65,7 @@ static void add_window(struct acceptance *a, float fade, int32_t n, int32_t n_ke
 }
 
 void meter_add_window(struct meter *m, struct acceptance *stream, enum draft_class c, int32_t n, int32_t n_kept) {
+    if (m->doubts) n_kept = 0;
     add_window(&stream[c], 1, n, n_kept);
     add_window(&m->all[c], ALL_FADE, n, n_kept);
 }
@@ -80,6 +89,18 @@ double meter_chance(const struct meter *m, const struct acceptance *stream, enum
 double meter_first_kept(const struct meter *m, enum draft_class c) {
     const struct acceptance *a = &m->all[c];
     return a->tried[0] < ENOUGH_WINDOWS ? 1 : (double)(a->kept[0] / a->tried[0]);
+}
+
+bool meter_gives_up(const struct meter *m, enum draft_class c) {
+    bool is_due = c == CLASS_HEAD ? meter_look_back_is_due(m) : m->n_choice + 1 >= m->probe_rounds;
+    return !is_due && chance_of(&m->all[c], 0, FIRST_CHANCE) < LEAST_CHANCE;
+}
+
+bool meter_look_back_is_due(const struct meter *m) { return m->n_unseen >= m->look_rounds; }
+
+void meter_looked_back(struct meter *m) {
+    m->n_unseen = 0;
+    if (m->look_rounds < PROBE_MOST) m->look_rounds *= 2;
 }
 
 // ---- cost ----
@@ -208,13 +229,18 @@ double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane, i
         return 0;
     }
     int32_t n = walk(m, lanes, n_lane, n_most, &rate);
+    bool may_try = false;
+    m->n_unseen++;
+    for (int32_t i = 0; i < n_lane; i++) may_try |= lanes[i].n_most > 0 && !lanes[i].is_looked_back_at;
     // What is known grows old only where it is not used.
-    if (n > 0) m->probe_rounds = PROBE_ROUNDS;
-    if (++m->n_choice >= m->probe_rounds) {
-        if (n == 0 && m->probe_rounds < PROBE_MOST) m->probe_rounds *= 2;
+    if (n > 0 && !m->doubts) m->probe_rounds = PROBE_ROUNDS;
+    if (++m->n_choice >= m->probe_rounds && (n > 0 || may_try)) {
+        if (n == 0 && !m->doubts && m->probe_rounds < PROBE_MOST) m->probe_rounds *= 2;
         m->n_choice = 0;
         n = n > 0 ? 0 : n_lane < n_most ? n_lane : n_most;
     }
     walk(m, lanes, n_lane, n, &unused);
+    for (int32_t i = 0; i < n_lane; i++)
+        if (lanes[i].is_looked_back_at && lanes[i].n > 0 && m->look_rounds > LOOK_AGAIN) m->look_rounds = LOOK_AGAIN;
     return rate;
 }

@@ -17,7 +17,8 @@ struct acceptance {
 
 struct meter;
 
-enum status meter_create(int32_t n_lane, int32_t max_window, struct meter **out, struct error *e);
+// doubts: for gates: drafts count as wrong, whatever becomes of them, and are tried again soon.
+enum status meter_create(int32_t n_lane, int32_t max_window, bool doubts, struct meter **out, struct error *e);
 void meter_free(struct meter *m); // NULL is fine
 
 // ---- worth ----
@@ -31,6 +32,13 @@ double meter_chance(const struct meter *m, const struct acceptance *stream, enum
 
 // Share of the first drafts of a class that are kept, over all streams; 1 until there were enough of them to tell.
 double meter_first_kept(const struct meter *m, enum draft_class c);
+
+// Of so few drafts of the class any was right that none will pay, and it is not yet time to try them again.
+bool meter_gives_up(const struct meter *m, enum draft_class c);
+// Of drafts that do not pay it may be seen afterwards whether they would have been right (meter_add_window). That it is
+// time for it: soon at first, then less and less often. meter_looked_back: it was done.
+bool meter_look_back_is_due(const struct meter *m);
+void meter_looked_back(struct meter *m);
 
 // ---- cost ----
 
@@ -51,6 +59,7 @@ struct meter_lane {
     int32_t n_most;               // drafts that it could have
     bool by_head;                 // each costs a step of the head, or
     bool at_once;                 // all of them one
+    bool is_looked_back_at;       // so it need not be tried against what is known
     double worth[DRAFT_MAX_ROWS]; // of its kth draft: that it is kept with all before it; falling
     int32_t n;                    // out: drafts to take
 };

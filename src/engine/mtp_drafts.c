@@ -1,11 +1,13 @@
 // Drafts of the model's own head, for all lanes that want them in one batch a step, and what the head is given of each
-// reply. Plain rounds cost it nothing but a copy: their hidden rows wait in the lane's run until the head drafts, or
-// until no more have room there.
+// reply. Plain rounds cost it a copy: their hidden rows wait in the lane's run until the head drafts, or until no more
+// have room there. With those rows it is also seen what it would have drafted, which costs no row of a round.
 #include "engine/internal.h"
 #include "model/mtp.h"
 #include <math.h>
 
-static bool has_head(const struct engine *e, const struct request *r) { return e->has_mtp && r->may_draft; }
+static bool has_head(const struct engine *e, const struct request *r) {
+    return e->has_mtp && r->may_draft && !r->drafting.asleep;
+}
 
 // Positions whose hidden rows wait, that of the last token included.
 static int32_t count_waiting(const struct request *r) { return r->n_rows_done - r->drafting.n_absorbed + 1; }
@@ -46,7 +48,67 @@ static void absorb(struct engine *e, struct request *const *who, int32_t n, int3
     absorb_rows(e, n_lane, row);
 }
 
-void mtp_drafts_make_room(struct engine *e) { absorb(e, e->running, e->n_running, e->info.plan.max_window); }
+// ---- looking back ----
+
+// What is drawn for a row depends on the tokens before it, and only of some requests nothing else does.
+bool mtp_drafts_look_back_at(const struct request *r) { return !r->has_penalty && r->mask == NULL; }
+
+// Gives the head the oldest waiting rows of a lane, behind which tokens are known, and asks what it would have drafted.
+// The answers are there when the coming round's are.
+static void look_back(struct engine *e, struct request *r) {
+    struct looked_back *l = &e->looked_back;
+    int32_t n = count_waiting(r) - 1, most = e->info.plan.max_window;
+    struct tensor logits;
+    if (n > most) n = most;
+    *l = (struct looked_back){.who = r, .position = r->drafting.n_absorbed, .n = n};
+    add_rows(e, r, 0, 0, n);
+    struct round rows = round_of(e, 1, n);
+    mtp_look_back(e->model, &rows, &logits);
+    for (int32_t k = 0; k < n; k++) {
+        e->params[k] = r->draw;
+        e->params[k].position = (int64_t)l->position + k + 1;
+        e->params[k].allowed = e->allowed;
+        e->params[k].n_top = -1;
+    }
+    struct draw_args args = {
+        .logits = tensor_rows(logits, 0, n), .n_vocab = e->n_vocab, .params = e->params, .results = l->results};
+    e->device->ops->draw(e->device, &args);
+}
+
+void mtp_drafts_learn(struct engine *e) {
+    struct looked_back *l = &e->looked_back;
+    int32_t n_right = 0;
+    for (int32_t k = 0; k < l->n; k++) {
+        bool right = l->results[k].id == request_token_at(l->who, l->position + k + 1);
+        n_right += right;
+        meter_add_window(e->meter, l->who->drafting.acceptance, CLASS_HEAD, 1, right);
+    }
+    if (l->n == 0) return;
+    pthread_mutex_lock(&e->lock);
+    e->counts.n_looked_back += l->n;
+    e->counts.n_seen_right += n_right;
+    pthread_mutex_unlock(&e->lock);
+    l->n = 0;
+}
+
+static bool is_full(const struct engine *e, const struct request *r) {
+    return has_head(e, r) && count_waiting(r) + r->drafting.n_row > 2 * e->info.plan.max_window;
+}
+
+// One lane that is full is reason enough to give the head what waits of all: so there are fewer batches.
+void mtp_drafts_make_room(struct engine *e) {
+    bool any = false;
+    for (int32_t i = 0; i < e->n_running; i++) {
+        struct request *r = e->running[i];
+        if (!is_full(e, r)) continue;
+        if (mtp_drafts_look_back_at(r) && meter_look_back_is_due(e->meter)) {
+            look_back(e, r);
+            meter_looked_back(e->meter);
+        }
+        any = true;
+    }
+    if (any) absorb(e, e->running, e->n_running, 1);
+}
 
 void mtp_drafts_keep(struct engine *e, int32_t i) {
     if (has_head(e, e->running[i])) mtp_keep(e->model, &e->lanes[i], e->windows[i].n_taken);

@@ -43,6 +43,7 @@ struct drafting {
     struct copy_index copies;
     int32_t n_absorbed; // positions that the MTP head has
     int32_t n_want;     // drafts, of the head or drafter
+    bool asleep;        // whoever drafts by a model is given nothing of the reply any more: it was hardly ever right
     enum draft_class class;
     struct acceptance acceptance[DRAFT_N_CLASSES];
     float confidence, least_confidence; // that all drafts so far are right, by whoever drafts; below which it stops

@@ -14,6 +14,13 @@ struct window {
     enum finish finish;
 };
 
+// What the head would have drafted behind some rows of a reply, to be compared when the round is over.
+struct looked_back {
+    struct request *who;
+    int32_t position, n; // rows [position, position + n); n 0: none
+    struct draw_result results[DRAFT_MAX_ROWS];
+};
+
 // ---- tokens.c: draws, and what becomes of them ----
 void tokens_prepare_draw(struct request *r, int32_t row, struct draw_params *p);   // of a row of its window
 void tokens_prepare_draft(struct request *r, int32_t step, struct draw_params *p); // of a draft behind `step` others
@@ -37,7 +44,9 @@ void drafting_learn(struct engine *e, int32_t n_row, int64_t round_ns);
 // e->asking[0..n): their windows get up to n_want drafts, of which all but the last were given at least
 // least_confidence together. False: the device has failed.
 bool mtp_drafts_propose(struct engine *e, int32_t n, int32_t *n_step);
-void mtp_drafts_make_room(struct engine *e);                 // before a round
+void mtp_drafts_make_room(struct engine *e);                 // before a round; where it is due, looks back
+bool mtp_drafts_look_back_at(const struct request *r);       // whether it can be
+void mtp_drafts_learn(struct engine *e);                     // after it, from what it saw there
 void mtp_drafts_keep(struct engine *e, int32_t i);           // after it, of its ith lane
 void mtp_drafts_finish(struct engine *e, struct request *r); // gives the head all that waits
 

@@ -211,7 +211,7 @@ static enum status take_memory(struct engine *e, struct error *error) {
     e->choices = calloc(n, sizeof *e->choices);
     e->asks = calloc(n, sizeof *e->asks);
     if (plan->max_window > 1) {
-        s = meter_create(plan->parallel, plan->max_window, &e->meter, error);
+        s = meter_create(plan->parallel, plan->max_window, e->options.drafts.doubted, &e->meter, error);
         if (s != STATUS_OK) return s;
     }
     e->round_rows = round_rows(e, plan->parallel);

@@ -46,7 +46,8 @@ void states_report(struct engine *e, struct request *r) {
     // A claim that is too small (a planted fault) has no pages for its last rows.
     bool ok = lane.position <= (int64_t)lane.n_page * e->info.plan.page_rows;
     ok = ok && digest(e, r, &lane, visit_lane, report.sha256);
-    if (e->has_mtp && r->may_draft) ok = ok && digest(e, r, &lane, visit_head, report.mtp_sha256);
-    if (e->has_block && r->may_draft) ok = ok && digest(e, r, &lane, visit_drafter, report.block_sha256);
+    bool drafts = r->may_draft && !r->drafting.asleep;
+    if (e->has_mtp && drafts) ok = ok && digest(e, r, &lane, visit_head, report.mtp_sha256);
+    if (e->has_block && drafts) ok = ok && digest(e, r, &lane, visit_drafter, report.block_sha256);
     if (ok) e->options.on_state(e->options.on_pass_context, &report);
 }

@@ -19,7 +19,8 @@ struct state_report {
     int64_t request;
     int32_t position; // rows that the lane holds
     unsigned char sha256[32];
-    unsigned char mtp_sha256[32];   // of the MTP head's keys and values up to `position`; zeros where it does not draft
+    // Of the MTP head's keys and values up to `position`; zeros where it does not draft, or no longer.
+    unsigned char mtp_sha256[32];
     unsigned char block_sha256[32]; // of a block drafter's, before `position`; zeros where it does not draft
 };
 typedef void state_fn(void *context, const struct state_report *report);

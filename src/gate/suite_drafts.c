@@ -2,7 +2,7 @@
 // states that plain rounds give; and what the model's own head has of a reply does not depend on how it drafted.
 #include "gate/suites.h"
 
-#define N_KINDS   20
+#define N_KINDS   22
 #define N_PLACES  8
 #define CACHE_MIB 256
 
@@ -30,11 +30,20 @@ static const struct kind {
     {"drafter, 8 rows", {.block = true, .forced = true, .max_window = 8}},
     {"copies and drafter, 16 rows", {.copies = true, .block = true, .forced = true, .max_window = 16}},
     {"copies and drafter, measured", {.copies = true, .block = true}},
+    {"head, doubted", {.mtp = true, .doubted = true}},
+    {"drafter, doubted", {.block = true, .doubted = true}},
 };
 static const char *const kind_names[N_KINDS] = {
-    kinds[0].name,  kinds[1].name,  kinds[2].name,  kinds[3].name,  kinds[4].name,  kinds[5].name,  kinds[6].name,
-    kinds[7].name,  kinds[8].name,  kinds[9].name,  kinds[10].name, kinds[11].name, kinds[12].name, kinds[13].name,
-    kinds[14].name, kinds[15].name, kinds[16].name, kinds[17].name, kinds[18].name, kinds[19].name};
+    kinds[0].name,  kinds[1].name,  kinds[2].name,  kinds[3].name,  kinds[4].name,  kinds[5].name,
+    kinds[6].name,  kinds[7].name,  kinds[8].name,  kinds[9].name,  kinds[10].name, kinds[11].name,
+    kinds[12].name, kinds[13].name, kinds[14].name, kinds[15].name, kinds[16].name, kinds[17].name,
+    kinds[18].name, kinds[19].name, kinds[20].name, kinds[21].name};
+
+static int64_t count_looked_back(const struct gate *g) {
+    struct engine_counts counts;
+    engine_get_counts(g->engine, &counts);
+    return counts.n_looked_back;
+}
 
 static enum status run(struct gate *g, const int32_t *at, enum engine_fault fault, struct verdict *v, struct error *e) {
     const struct kind *kind = &kinds[at[3]];
@@ -43,17 +52,19 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
     if (kind->drafts.block && !has_drafter) return STATUS_OK; // not for this model
     struct arm arm = suite_arm(at[0], at[1], suite_streams(at[2]), fault);
     arm.drafts = kind->drafts;
-    arm.garbage = (at[1] + at[3]) % 3 == 0; // what was not written is not read, drafts or not
-    arm.in_process = kind->drafts.forced;   // a server drafts as it is measured to be fastest
+    arm.garbage = (at[1] + at[3]) % 3 == 0;                       // what was not written is not read, drafts or not
+    arm.in_process = kind->drafts.forced || kind->drafts.doubted; // a server drafts as it is measured to be fastest
     int32_t n = suite_short_jobs(g, jobs, arm.parallel);
     for (int32_t i = 0; i < n; i++) jobs[i].reply = i % 4 == 3 ? REPLY_SHORT : REPLY_MOST;
     enum status s = kind->drafts.mtp || kind->drafts.block
                         ? reference_prepare_drafters(g, arm.fp8, &kind->drafts, jobs, n, e)
                         : STATUS_OK;
     if (s == STATUS_OK) s = suite_run_together(g, &arm, jobs, n, v, e);
-    bool by_drafter = kind->drafts.block && kind->drafts.forced;
+    bool by_drafter = kind->drafts.block && (kind->drafts.forced || kind->drafts.doubted);
     if (s == STATUS_OK && (kind->drafts.expected || by_drafter) && v->n_drafted == 0)
         verdict_red(v, "nothing was drafted");
+    if (s == STATUS_OK && kind->drafts.doubted && kind->drafts.mtp && count_looked_back(g) == 0)
+        verdict_red(v, "nobody looked back at what the head would have drafted");
     int32_t which = suite_find_case(g, "second turn");
     if (s != STATUS_OK || v->red || at[2] != 1 || which < 0 || g->cases.list[which].resumes_at == 0) return s;
     arm.cache_bytes = (int64_t)CACHE_MIB << 20;

@@ -109,6 +109,30 @@ static void test_requests_without_drafts(void **state) {
     engine_free(e);
 }
 
+// A head that fits its model is seen to be right where it does not draft, greedy and sampled; one that is taken to be
+// wrong each time drafts less, and no token changes.
+static void test_looking_back_sees_what_is_right(void **state) {
+    (void)state;
+    int32_t ids[2][N_PROMPTS][MOST];
+    struct engine_counts c;
+    for (int k = 0; k < 2; k++) {
+        struct engine_options o = options_of((struct draft_options){.mtp = k == 1, .doubted = true});
+        o.drafter_dir = NULL;
+        struct engine *e = bed_open(o);
+        for (int i = 0; i < N_PROMPTS; i++) {
+            struct request_params p = params_of(&prompts[i], MOST);
+            p.draw.temperature = i % 2 == 0 ? 0 : 1;
+            bed_run_view(e, &p, ids[k][i]);
+        }
+        engine_get_counts(e, &c);
+        engine_free(e);
+    }
+    assert_memory_equal(ids[0], ids[1], sizeof ids[0]);
+    assert_true(c.n_looked_back >= 16 && c.n_given_up > 0);
+    if (c.n_seen_right * 10 < c.n_looked_back * 8)
+        fail_msg("of %d rows the head is right in %d", (int)c.n_looked_back, (int)c.n_seen_right);
+}
+
 static void test_another_models_drafter_is_refused(void **state) {
     (void)state;
     struct engine_options o = options_of(by_drafter);
@@ -139,6 +163,7 @@ int main(void) {
         cmocka_unit_test(test_most_drafts_are_kept),
         cmocka_unit_test(test_sampled_replies_are_the_same),
         cmocka_unit_test(test_requests_without_drafts),
+        cmocka_unit_test(test_looking_back_sees_what_is_right),
         cmocka_unit_test(test_another_models_drafter_is_refused),
     };
     if (!bed_start()) return BED_SKIP;

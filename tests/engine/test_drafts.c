@@ -20,6 +20,7 @@ static const struct draft_options kinds[] = {
     {.expected = true, .forced = true, .max_window = 16, .pattern = DRAFTS_ANY_WIDTH},
     {.mtp = true, .copies = true, .forced = true, .max_window = 6},
     {.mtp = true, .copies = true},
+    {.mtp = true, .doubted = true},
 };
 #define N_KINDS ((int)(sizeof kinds / sizeof *kinds))
 
@@ -163,6 +164,30 @@ static void the_head_drafts_and_is_planned(void **state) {
     engine_free(e);
 }
 
+// A head that is taken to be wrong each time is looked back at, given up, and tried again; what it drafted is kept.
+static void a_useless_head_is_given_up(void **state) {
+    (void)state;
+    enum { N = 60, N_REPLY = 5 };
+    struct request_params p = bed_params(prompt, N_PROMPT, N);
+    struct reply plain = run_plain(p), got;
+    struct engine *e = bed_open((struct engine_options){.drafts = {.mtp = true, .doubted = true}});
+    struct engine_counts c;
+    p.draft = true;
+    for (int i = 0; i < N_REPLY; i++) {
+        got.view = bed_run_view(e, &p, got.ids);
+        assert_int_equal(got.view.n_tokens, N);
+        assert_memory_equal(got.ids, plain.ids, N * sizeof *plain.ids);
+        engine_get_counts(e, &c);
+        if (i > 0) continue; // 16 rows wait until half of them are given to the head
+        assert_true(c.n_looked_back >= 8);
+        assert_int_equal(c.n_given_up, 1);
+    }
+    assert_true(c.n_looked_back >= 16);
+    assert_true(c.n_given_up >= N_REPLY - 1);
+    assert_true(c.n_looked_back <= 8 * N_REPLY);
+    engine_free(e);
+}
+
 // What is measured at the start holds nothing afterwards, and is not counted.
 static void nothing_is_left_of_measurements(void **state) {
     (void)state;
@@ -198,6 +223,7 @@ int main(void) {
         cmocka_unit_test(end_of_text_cuts_windows),
         cmocka_unit_test(penalties_hold_along_windows),
         cmocka_unit_test(drafts_are_counted),
+        cmocka_unit_test(a_useless_head_is_given_up),
         cmocka_unit_test(plain_rounds_can_be_asked_for),
         cmocka_unit_test(many_streams_share_a_round),
         cmocka_unit_test(the_head_drafts_and_is_planned),

@@ -9,7 +9,7 @@
 static struct meter *open(int32_t n_lane) {
     struct meter *m = NULL;
     struct error e;
-    assert_int_equal(meter_create(n_lane, 8, &m, &e), STATUS_OK);
+    assert_int_equal(meter_create(n_lane, 8, false, &m, &e), STATUS_OK);
     return m;
 }
 
@@ -148,6 +148,38 @@ static void streams_differ_and_are_forgiven(void **state) {
     meter_free(m);
 }
 
+// What is hardly ever right is given up, but for the time when it is to be tried again.
+static void useless_models_are_given_up(void **state) {
+    (void)state;
+    struct meter *m = open(1);
+    struct acceptance stream[DRAFT_N_CLASSES] = {0};
+    struct meter_lane l = lane(7, 0.1, true);
+    int n_look = 0;
+    meter_add_round(m, 1, 1, 100);
+    meter_add_round(m, 1, 8, 800);
+    l.is_looked_back_at = true;
+    for (int i = 0; i < 12; i++) {
+        meter_add_window(m, stream, CLASS_HEAD, 1, 0);
+        meter_add_window(m, stream, CLASS_BLOCK, 1, i % 4 == 0);
+    }
+    assert_true(meter_gives_up(m, CLASS_HEAD));
+    assert_false(meter_gives_up(m, CLASS_BLOCK));
+    assert_false(meter_gives_up(m, CLASS_LONG_COPY));
+    for (int i = 0; i < 8192; i++) {
+        meter_choose(m, &l, 1, 7);
+        assert_int_equal(l.n, 0); // it is looked back at instead
+        if (!meter_look_back_is_due(m)) continue;
+        assert_false(meter_gives_up(m, CLASS_HEAD));
+        meter_looked_back(m);
+        n_look++;
+    }
+    assert_true(n_look >= 9 && n_look <= 11); // after 8 rounds, 16 more, 32 more, ...
+    assert_true(meter_gives_up(m, CLASS_HEAD));
+    for (int i = 0; i < 8; i++) meter_add_window(m, stream, CLASS_HEAD, 1, 1);
+    assert_false(meter_gives_up(m, CLASS_HEAD));
+    meter_free(m);
+}
+
 static void very_many_lanes_are_plain(void **state) {
     (void)state;
     enum { N = 4096 };
@@ -167,15 +199,11 @@ static void very_many_lanes_are_plain(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_not_known_is_tried),
-        cmocka_unit_test(rows_must_be_worth_their_time),
-        cmocka_unit_test(steps_of_the_head_must_too),
-        cmocka_unit_test(lanes_share_what_pays),
-        cmocka_unit_test(a_choice_is_probed_now_and_then),
-        cmocka_unit_test(streams_differ_and_are_forgiven),
-        cmocka_unit_test(very_many_lanes_are_plain),
-        cmocka_unit_test(what_was_not_measured_is_filled_in),
-        cmocka_unit_test(a_small_gain_is_none),
+        cmocka_unit_test(what_is_not_known_is_tried),         cmocka_unit_test(rows_must_be_worth_their_time),
+        cmocka_unit_test(steps_of_the_head_must_too),         cmocka_unit_test(lanes_share_what_pays),
+        cmocka_unit_test(a_choice_is_probed_now_and_then),    cmocka_unit_test(streams_differ_and_are_forgiven),
+        cmocka_unit_test(useless_models_are_given_up),        cmocka_unit_test(very_many_lanes_are_plain),
+        cmocka_unit_test(what_was_not_measured_is_filled_in), cmocka_unit_test(a_small_gain_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
