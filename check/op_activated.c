@@ -1,12 +1,16 @@
-// A linear of what swiglu has just written, in rounds: a device may hand rows over beside the tensor, in whatever form
-// suits it. Their products have the bits of products of the tensor alone, and what is written over the tensor in
-// between is what counts.
+// A linear of what swiglu or block_conv has just written, in rounds: a device may hand rows over beside the tensor, in
+// whatever form suits it. Their products have the bits of products of the tensor alone, and what is written over the
+// tensor in between is what counts.
 #include "check/check.h"
 #include <math.h>
 #include <string.h>
 
+#define GROUP 16 // of block_conv
+
 struct activated {
     int n_row;
+    bool by_conv; // block_conv writes the rows, of one tap, so that a row is what it is alone; base and dyn are its own
+    float *base, *dyn;
     int64_t width, n_out;
     float *gate, *up, *other; // other: rows that stand in the tensor in the end, or NULL
     struct weight w;
@@ -21,6 +25,25 @@ static void begin_round(struct device *d, const struct ops *ops, int n_row, stru
     lane->n_row = n_row;
     *batch = (struct batch){.form = FORM_ROWS, .n_row = n_row, .n_lane = 1, .max_window = CHECK_WINDOW, .lanes = lane};
     ops->begin(d, batch);
+}
+
+// out: rows of gate and up, or convolved rows of up.
+static void write_rows(struct stage *s, const struct activated *c, const struct batch *batch, int first,
+                       struct tensor gate, struct tensor up, struct tensor out) {
+    struct device *d = s->device;
+    if (!c->by_conv) {
+        ops_of(s->run, d)->swiglu(d, &(struct swiglu_args){gate, up, out});
+        return;
+    }
+    int64_t n_dyn = c->width / GROUP;
+    struct block_conv_args conv = {.batch = batch,
+                                   .x = up,
+                                   .base = stage_input(s, c->base, (size_t)c->width * sizeof(float)),
+                                   .dyn = stage_tensor(s, c->dyn + first * n_dyn, (int)up.n_row, n_dyn, DTYPE_F32),
+                                   .n_tap = 1,
+                                   .group = GROUP,
+                                   .out = out};
+    ops_of(s->run, d)->block_conv(d, &conv);
 }
 
 // The products of rows first, first + 1, ..., of which there are n.
@@ -41,10 +64,10 @@ static float *call_both(struct run *r, const struct activated *c, int first, int
     struct linear_args product = {
         .form = FORM_ROWS, .x = gate, .n_parts = 1, .part = {{&w, stage_tensor_out(&s, n, c->n_out, d->activation)}}};
     if (between == OTHER_ROWS) product.x = other;
-    ops->swiglu(d, &(struct swiglu_args){gate, up, gate});
+    write_rows(&s, c, &batch, first, gate, up, gate);
     size_t bytes = (size_t)((n - 1) * gate.stride + c->width) * dtype_bytes(gate.dtype);
     if (between == COPIED_OVER) d->copy(d, gate.data, other.data, bytes);
-    if (between == ACTIVATED_AGAIN) ops->swiglu(d, &(struct swiglu_args){other, up, spare});
+    if (between == ACTIVATED_AGAIN) write_rows(&s, c, &batch, first, other, other, spare);
     ops->linear(d, &product);
     float *got = stage_read(&s, product.part[0].out);
     stage_close(&s);
@@ -70,25 +93,31 @@ static float *call_alone(struct run *r, const struct activated *c, const float *
 static float *activated_rows(struct run *r, const struct activated *c) {
     struct device *d = r->subject->device;
     struct stage s;
+    struct lane lane;
+    struct batch batch;
     stage_open(&s, r, d);
+    begin_round(d, d->ops, c->n_row, &lane, &batch);
     struct tensor gate = stage_tensor(&s, c->gate, c->n_row, c->width, d->activation);
     struct tensor up = stage_tensor(&s, c->up, c->n_row, c->width, d->activation);
     struct tensor out = stage_tensor_out(&s, c->n_row, c->width, d->activation);
-    d->ops->swiglu(d, &(struct swiglu_args){gate, up, out});
+    write_rows(&s, c, &batch, 0, gate, up, out);
     float *got = stage_read(&s, out);
     stage_close(&s);
     return got;
 }
 
-static void activated_case(struct run *r, int n_row, const struct weight_spec *spec) {
-    if (case_done(r)) return;
-    case_begin(r, "T=%d %s %ldx%ld", n_row, weight_name(spec), (long)spec->n_out, (long)spec->n_in);
+static void activated_case(struct run *r, int n_row, bool by_conv, const struct weight_spec *spec) {
+    if (case_done(r) || (by_conv && r->subject->device->ops->block_conv == NULL)) return;
+    case_begin(r, "T=%d %s %ldx%ld%s", n_row, weight_name(spec), (long)spec->n_out, (long)spec->n_in,
+               by_conv ? ", convolved" : "");
     enum dtype t = r->subject->device->activation;
     size_t n = (size_t)(n_row * spec->n_in), n_out = (size_t)(n_row * spec->n_out);
-    struct activated c = {.n_row = n_row, .width = spec->n_in, .n_out = spec->n_out};
+    struct activated c = {.n_row = n_row, .by_conv = by_conv, .width = spec->n_in, .n_out = spec->n_out};
     c.gate = values_normal(r, 61, n, 1, t);
     c.up = values_normal(r, 62, n, 1, t);
     c.other = values_normal(r, 63, n, 1, t);
+    c.base = values_normal(r, 65, (size_t)spec->n_in, 1, DTYPE_F32);
+    c.dyn = values_normal(r, 66, n / GROUP, 1, DTYPE_F32);
     c.w = values_weight(r, 64, spec, &c.values);
     float *all = call_both(r, &c, 0, n_row, NOTHING), *other = call_alone(r, &c, c.other);
     expect_same_bits(r, "rows handed over", all, call_alone(r, &c, activated_rows(r, &c)), n_out);
@@ -104,9 +133,10 @@ static void run_activated(struct run *r) {
     for (int i = 0; i < 6; i++) {
         if (r->hunting && i > 0) return;
         struct weight_spec usual = {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, 70, 384};
-        activated_case(r, n_rows[i], &usual);
+        activated_case(r, n_rows[i], false, &usual);
+        activated_case(r, n_rows[i], true, &usual);
         struct weight_spec other = {WEIGHT_AFFINE, DTYPE_BF16, 8, 64, 33, 256};
-        activated_case(r, n_rows[i], &other);
+        activated_case(r, n_rows[i], i % 2 == 0, &other);
     }
 }
 

@@ -1,5 +1,5 @@
 // The first steps of a draw: changed logits, their largest, log probabilities and alternatives.
-#include "cuda/draw.cuh"
+#include "cuda/draw_tops.cuh"
 #include <float.h>
 
 #define PER_THREAD (DRAW_BLOCK / DRAW_THREADS)
@@ -9,7 +9,7 @@ struct scan_shared {
     float raw[DRAW_BLOCK];
     double best[32];
     int32_t id[32];
-    float sums[33];
+    struct draw_lists lists;
 };
 
 static __device__ double penalise(const struct draw_row &r, double logit, int32_t n_reply) {
@@ -42,21 +42,21 @@ static __device__ void change_logits(const struct draw_job &job, const struct dr
     __syncthreads();
 }
 
-// The block's largest raw logits among the allowed, one after another.
+// The block's largest raw logits among the allowed.
 static __device__ void list_tops(const struct draw_row &r, int first, struct scan_shared *sh, struct draw_top *tops) {
-    for (int k = 0; k < r.n_top; k++) {
-        double best = 0;
-        int32_t id = -1;
-        for (int i = threadIdx.x; i < DRAW_BLOCK; i += DRAW_THREADS)
-            if (sh->raw[i] > -INFINITY && draw_better((double)sh->raw[i], i, best, id)) {
-                best = (double)sh->raw[i];
-                id = i;
-            }
-        draw_block_best(&best, &id, sh->best, sh->id);
-        if (threadIdx.x == 0) tops[k] = (struct draw_top){id < 0 ? -1 : first + id, (float)best};
-        if (id >= 0 && threadIdx.x == 0) sh->raw[id] = -INFINITY;
-        __syncthreads();
+    draw_key keys[PER_THREAD];
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; i++) {
+        int at = (int)threadIdx.x + i * DRAW_THREADS;
+        keys[i] = draw_key_of(sh->raw[at], first + at);
     }
+    draw_list_keys<PER_THREAD>(keys, r.n_top, sh->lists.of[threadIdx.x / 32]);
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    draw_join_lists(r.n_top, &sh->lists);
+    if ((int)threadIdx.x >= r.n_top) return;
+    draw_key key = sh->lists.of[0][threadIdx.x];
+    tops[threadIdx.x] = (struct draw_top){draw_key_id(key), draw_key_logit(key)};
 }
 
 static __global__ void __launch_bounds__(DRAW_THREADS) draw_scan_kernel(const __grid_constant__ draw_job job) {
@@ -127,47 +127,36 @@ static __device__ double normaliser_of(const struct draw_job &job, const struct 
     return max + log(block_total(sum, shared));
 }
 
-#define LISTS_MOST 8192 // of a row: a vocabulary of 2^24
-
-// By one warp: the blocks' lists, each of them falling, become one. A lane has every 32nd list, and the best of what
-// is left of its own at hand.
-static __device__ void merge_tops(const struct draw_job &job, int64_t row, int n_top, double normaliser,
-                                  unsigned char *taken) {
+// The blocks' lists become one, which is the row's. A warp takes them a piece at a time, with what it has listed so
+// far.
+static __device__ void join_tops(const struct draw_job &job, int64_t row, int n_top, double normaliser,
+                                 struct draw_lists *lists) {
     const struct draw_top *tops = job.tops + row * job.n_block * DRAW_MAX_TOP;
-    struct draw_result *result = &job.results[row];
-    int lane = threadIdx.x, from = -1, k = 0;
-    bool look = true;
-    float own = 0;
-    int32_t own_id = -1;
-    for (int b = lane; b < job.n_block; b += 32) taken[b] = 0;
-    for (; k < n_top; k++) {
-        if (look) {
-            own_id = -1;
-            for (int b = lane; b < job.n_block; b += 32) {
-                struct draw_top t = {-1, 0};
-                if (taken[b] < n_top) t = tops[b * DRAW_MAX_TOP + taken[b]];
-                if (!draw_better((double)t.logprob, t.id, (double)own, own_id)) continue;
-                own = t.logprob;
-                own_id = t.id;
-                from = b;
-            }
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = job.n_block * n_top;
+    draw_key *own = lists->of[warp], keys[PER_THREAD + 1];
+    if (lane < n_top) own[lane] = 0;
+    for (int piece = warp * 32 * PER_THREAD; piece < n; piece += DRAW_THREADS * PER_THREAD) {
+#pragma unroll
+        for (int i = 0; i < PER_THREAD; i++) {
+            int at = piece + lane + 32 * i;
+            struct draw_top t = {-1, 0};
+            if (at < n) t = tops[at / n_top * DRAW_MAX_TOP + at % n_top];
+            keys[i] = draw_key_of(t.logprob, t.id);
         }
-        double best = (double)own;
-        int32_t id = own_id;
-        for (int step = 16; step > 0; step >>= 1) {
-            double other = __shfl_xor_sync(0xffffffffu, best, step);
-            int32_t other_id = __shfl_xor_sync(0xffffffffu, id, step);
-            if (draw_better(other, other_id, best, id)) {
-                best = other;
-                id = other_id;
-            }
-        }
-        if (id < 0) break;
-        look = own_id == id;
-        if (look) taken[from]++;
-        if (lane == 0) result->top[k] = (struct draw_top){id, (float)(best - normaliser)};
+        __syncwarp();
+        keys[PER_THREAD] = lane < n_top ? own[lane] : 0;
+        __syncwarp();
+        draw_list_keys<PER_THREAD + 1>(keys, n_top, own);
     }
-    if (lane == 0) result->n_top = k;
+    __syncthreads();
+    if (warp > 0) return;
+    draw_join_lists(n_top, lists);
+    struct draw_result *result = &job.results[row];
+    draw_key key = lane < n_top ? lists->of[0][lane] : 0;
+    if (key != 0)
+        result->top[lane] = (struct draw_top){draw_key_id(key), (float)((double)draw_key_logit(key) - normaliser)};
+    unsigned there = __ballot_sync(0xffffffffu, key != 0);
+    if (lane == 0) result->n_top = __popc(there);
 }
 
 static __device__ void find_scale(const struct draw_row &r, double max, struct draw_found *f) {
@@ -184,7 +173,7 @@ static __device__ void find_scale(const struct draw_row &r, double max, struct d
 static __global__ void __launch_bounds__(DRAW_THREADS) draw_found_kernel(const __grid_constant__ draw_job job) {
     __shared__ double best_of[32];
     __shared__ int32_t id_of[32];
-    __shared__ unsigned char taken[LISTS_MOST];
+    __shared__ struct draw_lists lists;
     int64_t row = blockIdx.x;
     const struct draw_row r = job.rows[row];
     const struct draw_block *blocks = job.blocks + row * job.n_block;
@@ -206,11 +195,10 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_found_kernel(const _
         f->normaliser = normaliser;
         find_scale(r, best, f);
     }
-    if (r.n_top > 0 && threadIdx.x < 32) merge_tops(job, row, r.n_top, normaliser, taken);
+    if (r.n_top > 0) join_tops(job, row, r.n_top, normaliser, &lists);
 }
 
 void draw_scan(struct cuda_device *d, const struct draw_job *job, int n_row) {
-    must(job->n_block <= LISTS_MOST);
     draw_scan_kernel<<<dim3((unsigned)job->n_block, (unsigned)n_row), DRAW_THREADS, 0, d->stream>>>(*job);
     cuda_launched(d, "draw, scan");
     draw_found_kernel<<<(unsigned)n_row, DRAW_THREADS, 0, d->stream>>>(*job);

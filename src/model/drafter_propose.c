@@ -203,11 +203,10 @@ static enum status find_all_candidates(struct drafter *d, const struct drafter_a
     }
     for (int64_t first = 0; first < n_row && s == STATUS_OK; first += step)
         s = find_candidates(d, first, n_row - first < step ? n_row - first : step, logits_too, e);
-    if (s == STATUS_OK) s = d->device->sync(d->device, e);
-    if (s == STATUS_OK && d->config.has_selector)
+    if (s == STATUS_OK && d->config.has_selector) // first: it waits for all that is under way
         d->device->copy_out(d->device, d->host_edges, d->scratch.edges.data,
                             (size_t)(n_row * d->config.rank) * sizeof *d->host_edges);
-    return s;
+    return s == STATUS_OK ? d->device->sync(d->device, e) : s;
 }
 
 static enum status propose_together(struct drafter *d, struct drafter_ask *asks, int32_t n, struct error *e) {
