@@ -5,6 +5,7 @@
 #include "base/numeric.h"
 #include "base/random.h"
 #include <math.h>
+#include <string.h>
 
 struct candidate {
     int32_t id;
@@ -12,15 +13,32 @@ struct candidate {
     double s;     // what the draw compares: score with the request's bias and penalties, over the temperature
 };
 
+static const void *codebook_row(const struct weight *w, int32_t id) {
+    return (const char *)w->data + (size_t)id * weight_row_bytes(w);
+}
+
 static void read_codebook(const struct weight *w, int32_t id, float *out) {
-    const void *row = (const char *)w->data + (size_t)id * weight_row_bytes(w);
-    for (int64_t i = 0; i < w->n_in; i++) {
-        if (w->dtype == DTYPE_F32)
-            out[i] = ((const float *)row)[i];
-        else
-            out[i] = w->dtype == DTYPE_BF16 ? bf16_to_float(((const uint16_t *)row)[i])
-                                            : f16_to_float(((const uint16_t *)row)[i]);
-    }
+    const void *row = codebook_row(w, id);
+    int32_t n = (int32_t)w->n_in;
+    if (w->dtype == DTYPE_F32)
+        memcpy(out, row, (size_t)n * sizeof *out);
+    else if (w->dtype == DTYPE_BF16)
+        for (int32_t i = 0; i < n; i++) out[i] = bf16_to_float(((const uint16_t *)row)[i]);
+    else
+        for (int32_t i = 0; i < n; i++) out[i] = f16_to_float(((const uint16_t *)row)[i]);
+}
+
+#define LINE_BYTES 64 // of a processor's caches
+
+// The codebooks are far larger than caches, and which rows are read is known at once: all of them are asked for at the
+// beginning, and come side by side.
+static void call_for_rows(const struct drafter *d, const struct draw_result *results, int32_t n) {
+    const struct weight *w = &d->weights.successor;
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t k = 0; k < results[i].n_top; k++) {
+            const char *row = codebook_row(w, results[i].top[k].id);
+            for (size_t at = 0; at < weight_row_bytes(w); at += LINE_BYTES) __builtin_prefetch(row + at);
+        }
 }
 
 // How a row that sees `edges` looks at what follows `before`.
@@ -128,6 +146,7 @@ void drafter_walk(const struct drafter *d, struct drafter_ask *ask, const struct
     const struct draw_params *p = ask->draw;
     double temperature = p->temperature > 1e-30 ? p->temperature : 1; // 1 where nothing is drawn
     int32_t before = ask->last;
+    if (d->config.has_selector) call_for_rows(d, results, ask->n_want);
     for (ask->n = 0; ask->n < ask->n_want; ask->n++, edges += d->config.rank) {
         const struct draw_result *r = &results[ask->n];
         struct candidate c[DRAW_MAX_TOP];
