@@ -135,7 +135,7 @@ static size_t scratch_need(const struct device_limits *l) {
 
 static size_t cuda_reserve_bytes(struct device *base, const struct device_limits *l) {
     (void)base;
-    return scratch_need(l) + CUDA_TABLE_SLOTS * (batch_table_bytes(l) + draw_list_bytes(l));
+    return scratch_need(l) + CUDA_TABLE_SLOTS * (batch_table_bytes(l) + draw_list_bytes(l)) + draw_usual_bytes(l);
 }
 
 static enum status cuda_reserve(struct device *base, const struct device_limits *l, struct error *e) {

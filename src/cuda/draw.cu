@@ -1,4 +1,6 @@
-// draw: parameters and lists go to the device with one copy, results come back with one; the host waits in sync.
+// draw: parameters go with the kernels, lists where there are any go to the device with one copy before them, and the
+// kernels write their answers to the host's memory; the host waits in sync. Nearly all rows may have the same tokens,
+// so those ids stay on the device.
 #include "cuda/draw.cuh"
 #include <stdlib.h>
 #include <string.h>
@@ -11,23 +13,36 @@ struct draw_pending {
     int first, n;
 };
 
+#define OTHERS_MOST 8 // draws in a row that have other ids than the usual ones, before theirs become those
+
 struct draw_state {
     struct draw_result *pinned;
     struct draw_pending pending[LEAST_RESULTS];
     int n_pending, n_result, max_result;
+    uint32_t *usual, *usual_on_device; // allowed ids, [n_usual] words
+    size_t n_usual;                    // 0: nothing is known yet
+    int n_others;
 };
+
+static size_t count_words(int64_t n_vocab) { return (size_t)(n_vocab + 31) / 32; }
 
 bool draw_open(struct cuda_device *d, const struct device_limits *l) {
     draw_close(d);
     d->draw = (struct draw_state *)calloc(1, sizeof *d->draw);
     if (d->draw == NULL) return false;
-    d->draw->max_result = (int)larger(l->max_round_rows, LEAST_RESULTS);
-    return cudaMallocHost(&d->draw->pinned, (size_t)d->draw->max_result * sizeof(struct draw_result)) == cudaSuccess;
+    struct draw_state *s = d->draw;
+    size_t usual_bytes = draw_usual_bytes(l);
+    s->max_result = (int)larger(l->max_round_rows, LEAST_RESULTS);
+    return cudaMallocHost(&s->pinned, (size_t)s->max_result * sizeof(struct draw_result)) == cudaSuccess &&
+           cudaMallocHost(&s->usual, usual_bytes) == cudaSuccess &&
+           cudaMalloc(&s->usual_on_device, usual_bytes) == cudaSuccess;
 }
 
 void draw_close(struct cuda_device *d) {
     if (d->draw == NULL) return;
     cudaFreeHost(d->draw->pinned);
+    cudaFreeHost(d->draw->usual);
+    cudaFree(d->draw->usual_on_device);
     free(d->draw);
     d->draw = NULL;
 }
@@ -40,10 +55,11 @@ void draw_deliver(struct cuda_device *d) {
     s->n_pending = s->n_result = 0;
 }
 
+size_t draw_usual_bytes(const struct device_limits *l) { return (count_words(l->n_vocab) + 1) * sizeof(uint32_t); }
+
 // Room for one row with every list as long as the vocabulary.
 size_t draw_list_bytes(const struct device_limits *l) {
     struct carver c = {NULL, 0};
-    carve(&c, DRAW_ROWS * sizeof(struct draw_row));
     carve(&c, (size_t)l->n_vocab * sizeof(struct draw_bias));
     carve(&c, (size_t)l->n_vocab * sizeof(struct draw_seen));
     carve(&c, ((size_t)l->n_vocab / 32 + 1) * sizeof(uint32_t));
@@ -72,11 +88,12 @@ size_t need_draw(const struct device_limits *l) {
     return c.used;
 }
 
-// A slot of the upload ring being filled.
+// A slot of the upload ring being filled, once something has to go there.
 struct packer {
-    char *base;
-    size_t used, room;
-    const uint32_t *allowed; // the last row's, and where it went
+    struct cuda_device *d;
+    char *base; // NULL: nothing had to
+    size_t used;
+    const uint32_t *allowed; // the last row's, and where they are
     uint32_t allowed_at;
 };
 
@@ -86,17 +103,37 @@ static bool has_penalty(const struct draw_params *p) {
 
 static uint32_t pack(struct packer *k, const void *data, size_t bytes) {
     uint32_t at = (uint32_t)k->used;
-    if (bytes > 0) memcpy(k->base + k->used, data, bytes);
+    if (bytes == 0) return at;
+    if (k->base == NULL) k->base = upload_take(k->d, &k->d->lists);
+    memcpy(k->base + k->used, data, bytes);
     k->used += (bytes + 15) / 16 * 16;
     return at;
+}
+
+// Whether the ids are the usual ones. The first ones become that, and later those that come again and again.
+static bool are_usual(struct cuda_device *d, const uint32_t *allowed, size_t n_word) {
+    struct draw_state *s = d->draw;
+    size_t bytes = n_word * sizeof *allowed;
+    if (bytes > draw_usual_bytes(&d->limits)) return false;
+    if (s->n_usual == n_word && memcmp(s->usual, allowed, bytes) == 0) {
+        s->n_others = 0;
+        return true;
+    }
+    if (s->n_usual > 0 && ++s->n_others < OTHERS_MOST) return false;
+    if (s->n_usual > 0) cuda_note(d, cudaStreamSynchronize(d->stream), "wait for a copy of ids");
+    memcpy(s->usual, allowed, bytes);
+    s->n_usual = n_word;
+    s->n_others = 0;
+    cuda_note(d, cudaMemcpyAsync(s->usual_on_device, s->usual, bytes, cudaMemcpyHostToDevice, d->stream), "bring ids");
+    return true;
 }
 
 // False when the slot has no room for the row's lists.
 static bool pack_row(struct packer *k, const struct draw_params *p, int32_t n_vocab, struct draw_row *row) {
     int n_seen = has_penalty(p) ? p->n_seen : 0;
     size_t bias = (size_t)p->n_bias * sizeof *p->bias, seen = (size_t)n_seen * sizeof *p->seen;
-    size_t allowed = ((size_t)n_vocab + 31) / 32 * sizeof *p->allowed;
-    if (k->used + bias + seen + (p->allowed == k->allowed ? 0 : allowed) + 48 > k->room) return false;
+    size_t n_word = count_words(n_vocab), allowed = n_word * sizeof *p->allowed;
+    if (k->used + bias + seen + (p->allowed == k->allowed ? 0 : allowed) + 48 > k->d->lists.slot_bytes) return false;
     *row = (struct draw_row){p->temperature,
                              p->top_p,
                              p->min_p,
@@ -115,7 +152,7 @@ static bool pack_row(struct packer *k, const struct draw_params *p, int32_t n_vo
     row->bias_at = pack(k, p->bias, bias);
     row->seen_at = pack(k, p->seen, seen);
     if (p->allowed != k->allowed) {
-        k->allowed_at = pack(k, p->allowed, allowed);
+        k->allowed_at = are_usual(k->d, p->allowed, n_word) ? DRAW_USUAL : pack(k, p->allowed, allowed);
         k->allowed = p->allowed;
     }
     row->allowed_at = k->allowed_at;
@@ -126,33 +163,29 @@ static bool pack_row(struct packer *k, const struct draw_params *p, int32_t n_vo
 static int draw_some(struct cuda_device *d, const struct draw_args *a, int first) {
     int left = (int)a->logits.n_row - first, n = 0;
     bool any_listed = false, any_unlisted = false;
-    struct packer k = {upload_take(d, &d->lists), 0, d->lists.slot_bytes, NULL, 0};
-    struct draw_row *rows = (struct draw_row *)k.base;
-    k.used = (DRAW_ROWS * sizeof *rows + 15) / 16 * 16;
+    struct packer k = {d, NULL, 0, NULL, 0};
+    struct draw_job job;
     int32_t n_vocab = a->n_vocab < a->logits.n_col ? a->n_vocab : (int32_t)a->logits.n_col;
-    for (; n < left && n < DRAW_ROWS && pack_row(&k, &a->params[first + n], n_vocab, &rows[n]); n++) {
+    for (; n < left && n < DRAW_ROWS && pack_row(&k, &a->params[first + n], n_vocab, &job.rows[n]); n++) {
         const struct draw_params *p = &a->params[first + n];
         bool listed = p->top_k > 0 || p->top_p < 1;
         any_listed = any_listed || (p->temperature > 0 && listed);
         any_unlisted = any_unlisted || (p->temperature > 0 && !listed);
     }
     must(n > 0);
+    struct draw_state *s = d->draw;
     struct carver c = scratch_of(d);
-    struct draw_job job;
+    bool no_noise = !any_listed && !any_unlisted;
     job.logits = tensor_rows(a->logits, first, n);
     job.n_vocab = n_vocab;
     carve_job(&c, &job, n, a->logits.n_col);
     scratch_done(d, &c);
-    job.lists = upload_send(d, &d->lists, k.used);
-    job.rows = (const struct draw_row *)job.lists;
-    draw_scan(d, &job, n);
-    draw_pick(d, &job, n, any_listed, any_unlisted);
-    struct draw_state *s = d->draw;
+    job.lists = k.base != NULL ? upload_send(d, &d->lists, k.used) : NULL;
+    job.usual = s->usual_on_device;
+    job.answers = s->pinned + s->n_result;
+    draw_scan(d, &job, n, no_noise);
+    if (!no_noise) draw_pick(d, &job, n, any_listed, any_unlisted);
     s->pending[s->n_pending++] = (struct draw_pending){a->results + first, s->n_result, n};
-    cuda_note(d,
-              cudaMemcpyAsync(s->pinned + s->n_result, job.results, (size_t)n * sizeof *job.results,
-                              cudaMemcpyDeviceToHost, d->stream),
-              "bring results");
     s->n_result += n;
     return n;
 }

@@ -4,20 +4,22 @@
 #define TF_CUDA_DRAW_CUH
 
 #include "cuda/device.cuh"
+#include <stddef.h>
 
 #define DRAW_BLOCK   2048 // tokens of a block of threads
 #define DRAW_THREADS 256
-#define DRAW_ROWS    16     // drawn at a time: bounds the scratch
-#define DRAW_BINS    2048   // by depth below the largest s
-#define DRAW_SCALE   64     // bins a unit of s
-#define DRAW_MASS    0x1p45 // a probability mass of e^0 as an integer: a whole vocabulary's stays below 2^64
-#define NOISE_MAX    36.74  // above every noise value: 53 ln 2
+#define DRAW_ROWS    16          // drawn at a time: bounds the scratch
+#define DRAW_BINS    2048        // by depth below the largest s
+#define DRAW_SCALE   64          // bins a unit of s
+#define DRAW_MASS    0x1p45      // a probability mass of e^0 as an integer: a whole vocabulary's stays below 2^64
+#define NOISE_MAX    36.74       // above every noise value: 53 ln 2
+#define DRAW_USUAL   0xffffffffu // allowed_at: the ids that nearly all rows may have, which stay on the device
 
 struct draw_row {
     double temperature, top_p, min_p, repetition, presence, frequency;
     uint64_t seed, position;
     int32_t top_k, n_bias, n_seen, n_top;
-    uint32_t bias_at, seen_at, allowed_at; // bytes from the start of the lists
+    uint32_t bias_at, seen_at, allowed_at; // bytes from the start of the lists, or DRAW_USUAL
 };
 
 struct draw_block {
@@ -40,16 +42,18 @@ struct draw_found {
 struct draw_job {
     struct tensor logits;
     int32_t n_vocab, n_block;
-    const struct draw_row *rows;
-    const char *lists;
-    double *changed;           // [row][V]: logits after bias and penalties; NaN: out
-    struct draw_block *blocks; // [row][n_block]
-    struct draw_top *tops;     // [row][n_block][DRAW_MAX_TOP]: raw logits, falling
-    uint32_t *count;           // [row][DRAW_BINS]
-    unsigned long long *mass;  // [row][DRAW_BINS]
-    int32_t *list, *n_list;    // [row][V], [row]
-    struct draw_found *found;  // [row]
-    struct draw_result *results;
+    const char *lists;           // NULL where no row has any
+    const uint32_t *usual;       // of allowed ids
+    double *changed;             // [row][V], of rows that are sampled: logits after bias and penalties; NaN: out
+    struct draw_block *blocks;   // [row][n_block]
+    struct draw_top *tops;       // [row][n_block][DRAW_MAX_TOP]: raw logits, falling
+    uint32_t *count;             // [row][DRAW_BINS]
+    unsigned long long *mass;    // [row][DRAW_BINS]
+    int32_t *list, *n_list;      // [row][V], [row]
+    struct draw_found *found;    // [row]
+    struct draw_result *results; // [row]: what is known before the token is
+    struct draw_result *answers; // [row], in the host's memory
+    struct draw_row rows[DRAW_ROWS];
 };
 
 __device__ __forceinline__ bool draw_better(double x, int32_t id, double best, int32_t best_id) {
@@ -116,8 +120,23 @@ __device__ __forceinline__ unsigned long long draw_mass(double max_s, double s) 
     return (unsigned long long)rint(exp(s - max_s) * DRAW_MASS);
 }
 
-// Launches the steps of one set of rows.
-void draw_scan(struct cuda_device *d, const struct draw_job *job, int n_row);
+// Of a block's threads, all of which call it: the answer, once its token is known.
+__device__ __forceinline__ void draw_answer(const struct draw_job &job, int64_t row, int32_t id, double normaliser,
+                                            const struct draw_result *known) {
+    uint32_t *to = (uint32_t *)&job.answers[row];
+    const uint32_t *from = (const uint32_t *)known;
+    float x = id >= 0 ? ((const float *)job.logits.data)[row * job.logits.stride + id] : 0;
+    for (int i = threadIdx.x; i < (int)(sizeof *known / 4); i += blockDim.x) {
+        uint32_t word = from[i];
+        if (i == offsetof(struct draw_result, id) / 4) word = (uint32_t)id;
+        if (i == offsetof(struct draw_result, logprob) / 4 && job.rows[row].n_top >= 0)
+            word = __float_as_uint((float)((double)x - normaliser));
+        to[i] = word;
+    }
+}
+
+// Launches the steps of one set of rows. no_noise: no row is sampled, and the first steps know the answers.
+void draw_scan(struct cuda_device *d, const struct draw_job *job, int n_row, bool no_noise);
 void draw_pick(struct cuda_device *d, const struct draw_job *job, int n_row, bool any_listed, bool any_unlisted);
 
 #endif

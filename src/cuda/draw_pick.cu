@@ -26,7 +26,7 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_count_kernel(const _
     int64_t row = blockIdx.y;
     const struct draw_found &f = job.found[row];
     if (!f.listed) return;
-    const struct draw_row r = job.rows[row];
+    const struct draw_row &r = job.rows[row];
     for (int i = threadIdx.x; i < DRAW_BINS; i += DRAW_THREADS) {
         count[i] = 0;
         mass[i] = 0;
@@ -60,7 +60,7 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_cut_kernel(const __g
     int64_t row = blockIdx.x;
     struct draw_found *f = &job.found[row];
     if (!f->listed) return;
-    const struct draw_row r = job.rows[row];
+    const struct draw_row &r = job.rows[row];
     unsigned long long value[PER], sum = 0;
     for (int i = 0; i < PER; i++) {
         int64_t at = row * DRAW_BINS + threadIdx.x * PER + i;
@@ -88,7 +88,7 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_list_kernel(const __
     int64_t row = blockIdx.y;
     const struct draw_found &f = job.found[row];
     if (!f.listed) return;
-    const struct draw_row r = job.rows[row];
+    const struct draw_row &r = job.rows[row];
     int first = blockIdx.x * DRAW_BLOCK, end = (int)min((int64_t)first + DRAW_BLOCK, job.logits.n_col);
     for (int i = first + threadIdx.x; i < end; i += DRAW_THREADS) {
         double s;
@@ -206,7 +206,7 @@ static __global__ void __launch_bounds__(SELECT_THREADS) draw_select_kernel(cons
     int64_t row = blockIdx.x;
     struct draw_found *f = &job.found[row];
     if (!f->listed) return;
-    const struct draw_row r = job.rows[row];
+    const struct draw_row &r = job.rows[row];
     const int32_t *list = job.list + row * job.logits.n_col;
     struct place limit = {0, 0}; // all tokens
     if (r.top_k > 0 && r.top_k < job.n_list[row]) {
@@ -240,9 +240,10 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_all_kernel(const __g
     __shared__ double best_of[32];
     __shared__ int32_t id_of[32];
     int64_t row = blockIdx.y;
+    begin_kernel();
     const struct draw_found &f = job.found[row];
     if (!f.sampled || f.listed) return;
-    const struct draw_row r = job.rows[row];
+    const struct draw_row &r = job.rows[row];
     int first = blockIdx.x * DRAW_BLOCK, end = (int)min((int64_t)first + DRAW_BLOCK, job.logits.n_col);
     double best = f.first_best; // what the likeliest token reaches lets most of the others be skipped
     int32_t id = f.max_id;
@@ -267,6 +268,7 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_finish_kernel(const 
     __shared__ double best_of[32];
     __shared__ int32_t id_of[32];
     int64_t row = blockIdx.x;
+    begin_kernel();
     const struct draw_found &f = job.found[row];
     const struct draw_block *blocks = job.blocks + row * job.n_block;
     double best = 0;
@@ -277,14 +279,9 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_finish_kernel(const 
             id = blocks[b].best_id;
         }
     draw_block_best(&best, &id, best_of, id_of);
-    if (threadIdx.x > 0) return;
     if (f.listed) id = f.id;
     if (id < 0) id = f.max_id;
-    struct draw_result *result = &job.results[row];
-    result->id = id;
-    if (job.rows[row].n_top < 0) return;
-    float x = ((const float *)job.logits.data)[row * job.logits.stride + id];
-    result->logprob = (float)((double)x - f.normaliser);
+    draw_answer(job, row, id, f.normaliser, &job.results[row]);
 }
 
 void draw_pick(struct cuda_device *d, const struct draw_job *job, int n_row, bool any_listed, bool any_unlisted) {
@@ -305,10 +302,6 @@ void draw_pick(struct cuda_device *d, const struct draw_job *job, int n_row, boo
         draw_select_kernel<<<rows, SELECT_THREADS, 0, d->stream>>>(*job);
         cuda_launched(d, "draw, selection");
     }
-    if (any_unlisted) {
-        draw_all_kernel<<<blocks, DRAW_THREADS, 0, d->stream>>>(*job);
-        cuda_launched(d, "draw, noise");
-    }
-    draw_finish_kernel<<<rows, DRAW_THREADS, 0, d->stream>>>(*job);
-    cuda_launched(d, "draw, end");
+    if (any_unlisted) cuda_start(d, "draw, noise", draw_all_kernel, blocks, DRAW_THREADS, 0, *job);
+    cuda_start(d, "draw, end", draw_finish_kernel, dim3(rows), DRAW_THREADS, 0, *job);
 }

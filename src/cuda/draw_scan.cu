@@ -27,6 +27,7 @@ static __device__ void change_logits(const struct draw_job &job, const struct dr
         sh->raw[i] = isnan(x) ? -INFINITY : x;
         sh->changed[i] = (double)sh->raw[i];
     }
+    if (r.n_bias == 0 && r.n_seen == 0) return;
     __syncthreads();
     const struct draw_bias *bias = (const struct draw_bias *)(job.lists + r.bias_at);
     for (int i = threadIdx.x; i < r.n_bias; i += DRAW_THREADS) {
@@ -39,7 +40,6 @@ static __device__ void change_logits(const struct draw_job &job, const struct dr
         int at = seen[i].id - first;
         if (at >= 0 && at < n) sh->changed[at] = penalise(r, sh->changed[at], seen[i].n_reply);
     }
-    __syncthreads();
 }
 
 // The block's largest raw logits among the allowed.
@@ -62,9 +62,11 @@ static __device__ void list_tops(const struct draw_row &r, int first, struct sca
 static __global__ void __launch_bounds__(DRAW_THREADS) draw_scan_kernel(const __grid_constant__ draw_job job) {
     __shared__ struct scan_shared sh;
     int64_t row = blockIdx.y, n_column = job.logits.n_col;
-    const struct draw_row r = job.rows[row];
+    const struct draw_row &r = job.rows[row];
     int first = blockIdx.x * DRAW_BLOCK, n = (int)min((int64_t)DRAW_BLOCK, n_column - first);
+    begin_kernel();
     change_logits(job, r, row, first, n, &sh);
+    __syncthreads();
     float raw_max = -INFINITY;
     for (int i = threadIdx.x; i < n; i += DRAW_THREADS) raw_max = fmaxf(raw_max, sh.raw[i]);
     double most = (double)raw_max;
@@ -82,14 +84,15 @@ static __global__ void __launch_bounds__(DRAW_THREADS) draw_scan_kernel(const __
     for (int i = 0; i < DRAW_THREADS / 32; i++) sum += sh.best[i];
     __syncthreads();
 
-    const uint32_t *allowed = (const uint32_t *)(job.lists + r.allowed_at);
+    const uint32_t *allowed = r.allowed_at == DRAW_USUAL ? job.usual : (const uint32_t *)(job.lists + r.allowed_at);
+    bool is_sampled = r.temperature > 0;
     double best = 0;
     int32_t id = -1;
     for (int i = threadIdx.x; i < n; i += DRAW_THREADS) {
         int token = first + i;
         bool is_in = token < job.n_vocab && (allowed[token / 32] >> (token % 32) & 1);
         double l = isnan(sh.changed[i]) ? -INFINITY : sh.changed[i];
-        job.changed[row * n_column + token] = is_in ? l : (double)NAN;
+        if (is_sampled) job.changed[row * n_column + token] = is_in ? l : (double)NAN;
         if (!is_in) sh.raw[i] = -INFINITY;
         if (is_in && draw_better(l, token, best, id)) {
             best = l;
@@ -130,7 +133,7 @@ static __device__ double normaliser_of(const struct draw_job &job, const struct 
 // The blocks' lists become one, which is the row's. A warp takes them a piece at a time, with what it has listed so
 // far.
 static __device__ void join_tops(const struct draw_job &job, int64_t row, int n_top, double normaliser,
-                                 struct draw_lists *lists) {
+                                 struct draw_lists *lists, struct draw_result *result) {
     const struct draw_top *tops = job.tops + row * job.n_block * DRAW_MAX_TOP;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = job.n_block * n_top;
     draw_key *own = lists->of[warp], keys[PER_THREAD + 1];
@@ -151,7 +154,6 @@ static __device__ void join_tops(const struct draw_job &job, int64_t row, int n_
     __syncthreads();
     if (warp > 0) return;
     draw_join_lists(n_top, lists);
-    struct draw_result *result = &job.results[row];
     draw_key key = lane < n_top ? lists->of[0][lane] : 0;
     if (key != 0)
         result->top[lane] = (struct draw_top){draw_key_id(key), (float)((double)draw_key_logit(key) - normaliser)};
@@ -169,38 +171,45 @@ static __device__ void find_scale(const struct draw_row &r, double max, struct d
     f->first_best = f->sampled ? f->max_s + draw_noise(draw_bits(r.seed, r.position, (uint64_t)f->max_id)) : 0;
 }
 
-// One block a row: what its blocks found.
-static __global__ void __launch_bounds__(DRAW_THREADS) draw_found_kernel(const __grid_constant__ draw_job job) {
+// One block a row: what its blocks found; without noise that is the answer.
+static __global__ void __launch_bounds__(DRAW_THREADS)
+    draw_found_kernel(const __grid_constant__ draw_job job, bool no_noise) {
     __shared__ double best_of[32];
     __shared__ int32_t id_of[32];
     __shared__ struct draw_lists lists;
+    __shared__ struct draw_result known;
     int64_t row = blockIdx.x;
-    const struct draw_row r = job.rows[row];
+    const struct draw_row &r = job.rows[row];
     const struct draw_block *blocks = job.blocks + row * job.n_block;
     double best = 0;
     int32_t id = -1;
+    for (int i = threadIdx.x; i < (int)(sizeof known / 4); i += DRAW_THREADS) ((uint32_t *)&known)[i] = 0;
+    begin_kernel();
     for (int b = threadIdx.x; b < job.n_block; b += DRAW_THREADS)
         if (draw_better(blocks[b].max, blocks[b].max_id, best, id)) {
             best = blocks[b].max;
             id = blocks[b].max_id;
         }
     draw_block_best(&best, &id, best_of, id_of);
-    struct draw_result *result = &job.results[row];
-    for (int i = threadIdx.x; i < (int)(sizeof *result / 4); i += DRAW_THREADS) ((uint32_t *)result)[i] = 0;
     __syncthreads();
     double normaliser = r.n_top >= 0 ? normaliser_of(job, blocks, best_of, id_of) : 0;
-    if (threadIdx.x == 0) {
-        struct draw_found *f = &job.found[row];
-        f->max_id = id;
-        f->normaliser = normaliser;
-        find_scale(r, best, f);
+    if (r.n_top > 0) join_tops(job, row, r.n_top, normaliser, &lists, &known);
+    __syncthreads();
+    if (no_noise) {
+        draw_answer(job, row, id, normaliser, &known);
+        return;
     }
-    if (r.n_top > 0) join_tops(job, row, r.n_top, normaliser, &lists);
+    for (int i = threadIdx.x; i < (int)(sizeof known / 4); i += DRAW_THREADS)
+        ((uint32_t *)&job.results[row])[i] = ((const uint32_t *)&known)[i];
+    if (threadIdx.x > 0) return;
+    struct draw_found *f = &job.found[row];
+    f->max_id = id;
+    f->normaliser = normaliser;
+    find_scale(r, best, f);
 }
 
-void draw_scan(struct cuda_device *d, const struct draw_job *job, int n_row) {
-    draw_scan_kernel<<<dim3((unsigned)job->n_block, (unsigned)n_row), DRAW_THREADS, 0, d->stream>>>(*job);
-    cuda_launched(d, "draw, scan");
-    draw_found_kernel<<<(unsigned)n_row, DRAW_THREADS, 0, d->stream>>>(*job);
-    cuda_launched(d, "draw, findings");
+void draw_scan(struct cuda_device *d, const struct draw_job *job, int n_row, bool no_noise) {
+    dim3 blocks((unsigned)job->n_block, (unsigned)n_row);
+    cuda_start(d, "draw, scan", draw_scan_kernel, blocks, DRAW_THREADS, 0, *job);
+    cuda_start(d, "draw, findings", draw_found_kernel, dim3((unsigned)n_row), DRAW_THREADS, 0, *job, no_noise);
 }
