@@ -82,8 +82,15 @@ static float chance_of(const struct acceptance *a, int32_t k, float prior) {
     return (a->kept[k] + prior * PRIOR_WINDOWS) / (a->tried[k] + PRIOR_WINDOWS);
 }
 
+// Of all streams. Where nothing was tried behind others, what comes there is no better than what came before.
+static float chance_of_all(const struct meter *m, enum draft_class c, int32_t k) {
+    float chance = FIRST_CHANCE;
+    for (int32_t i = 0; i <= k; i++) chance = chance_of(&m->all[c], i, chance < FIRST_CHANCE ? chance : FIRST_CHANCE);
+    return chance;
+}
+
 double meter_chance(const struct meter *m, const struct acceptance *stream, enum draft_class c, int32_t k) {
-    return (double)chance_of(&stream[c], k, chance_of(&m->all[c], k, FIRST_CHANCE));
+    return (double)chance_of(&stream[c], k, chance_of_all(m, c, k));
 }
 
 double meter_first_kept(const struct meter *m, enum draft_class c) {

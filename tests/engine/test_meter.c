@@ -163,6 +163,7 @@ static void useless_models_are_given_up(void **state) {
         meter_add_window(m, stream, CLASS_BLOCK, 1, i % 4 == 0);
     }
     assert_true(meter_gives_up(m, CLASS_HEAD));
+    assert_true(meter_chance(m, stream, CLASS_HEAD, 5) < 0.15); // nor is what nobody has tried behind it
     assert_false(meter_gives_up(m, CLASS_BLOCK));
     assert_false(meter_gives_up(m, CLASS_LONG_COPY));
     for (int i = 0; i < 8192; i++) {
