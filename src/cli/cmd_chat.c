@@ -120,9 +120,20 @@ static enum status answer(struct chat *c, struct error *e) {
 
 // ---- the conversation ----
 
+// Ctrl-C between replies gives up what has been typed, and no more than that.
+static char *ask_for_line(void) {
+    char *line;
+    do {
+        interrupted = 0;
+        line = readline("> ");
+        if (line == NULL && interrupted) putchar('\n');
+    } while (line == NULL && interrupted);
+    return line;
+}
+
 // malloc'd; NULL at the end of input.
 static char *read_line(const struct chat *c) {
-    if (c->terminal) return readline("> ");
+    if (c->terminal) return ask_for_line();
     char *line = NULL;
     size_t capacity = 0;
     ssize_t n = getline(&line, &capacity, stdin);
