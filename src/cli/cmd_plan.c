@@ -19,7 +19,7 @@ static enum status choose_device(const struct options *o, const char *dir, struc
     struct error why;
     enum status s = options_open_device(o, dir, out, &why);
     if (s == STATUS_OK) return s;
-    if (strcmp(o->backend, "cuda") != 0) return error_set(e, s, "%s", why.text);
+    if (strcmp(o->backend, "cuda") != 0 || !options_suit_gpu(o)) return error_set(e, s, "%s", why.text);
     if (o->check) return error_set(e, s, "--check needs the device: %s", why.text);
     if (o->memory_bytes == 0 && o->kv_memory_bytes == 0)
         return error_set(e, s, "there is no GPU here to ask for its memory: give --memory SIZE or --kv-memory SIZE");

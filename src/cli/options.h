@@ -112,6 +112,7 @@ const char *options_models_folder(void);
 
 // Opens the device that --backend, --compute and --threads ask for; what `auto` means depends on the checkpoint in dir.
 enum status options_open_device(const struct options *o, const char *dir, struct device **out, struct error *e);
+bool options_suit_gpu(const struct options *o); // whether a GPU does what --compute asks for
 
 // The type of stored keys and values that --kv-dtype asks for on a device.
 enum dtype options_kv(const struct options *o, const struct device *d);

@@ -79,9 +79,13 @@ static enum compute compute_of(const char *name) {
     return strcmp(name, "int8") == 0 ? COMPUTE_INT8 : COMPUTE_AUTO;
 }
 
+bool options_suit_gpu(const struct options *o) {
+    return strcmp(o->compute, "auto") == 0 || strcmp(o->compute, "bf16") == 0;
+}
+
 // The GPU, where this build has the code for one and there is one.
 static enum status open_gpu(const struct options *o, struct device **out, struct error *e) {
-    if (strcmp(o->compute, "auto") != 0 && strcmp(o->compute, "bf16") != 0)
+    if (!options_suit_gpu(o))
         return error_set(e, STATUS_UNSUPPORTED, "a GPU computes in bf16, and --compute %s was given", o->compute);
 #if TF_CUDA
     return cuda_device_create((int)o->device, out, e);

@@ -137,6 +137,7 @@ enum status plan_make(const struct plan_request *r, struct plan *out, struct err
     if (r->memory_cap > 0) budget = minimum(budget, r->memory_cap);
     struct plan p = {.windows = r->windows,
                      .pages_all = r->pages_all && !r->windows,
+                     .context_most = most,
                      .page_rows = r->page_rows,
                      .max_window = r->max_window,
                      .page_bytes = r->page_bytes,
@@ -169,7 +170,7 @@ const char *plan_part_name(enum plan_part part) {
 }
 
 int64_t plan_count_streams(const struct plan *p, bool windows, int64_t rows, int64_t bytes) {
-    if (windows && rows > p->context) return 0;
+    if (rows > (windows ? p->context : p->context_most)) return 0;
     int64_t pages = ledger_pages_for(windows ? p->context : rows, p->max_window, p->page_rows);
     return bytes / (pages * p->page_bytes + p->run_bytes);
 }

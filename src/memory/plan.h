@@ -54,6 +54,7 @@ struct plan {
     bool windows, pages_all;
     int32_t parallel; // with pages a cap: no more than could ever be seated at once, so it can be less than asked for
     int32_t context;
+    int32_t context_most; // that the model takes
     int32_t page_rows, max_window;
     int64_t page_bytes, run_bytes;
     int64_t parts[PLAN_N_PARTS];
@@ -73,6 +74,7 @@ enum status plan_make(const struct plan_request *request, struct plan *out, stru
 
 // How many streams that hold `rows` rows of prompt and reply each fit into `bytes` at once, each with its run: with
 // windows each takes a window of the plan's context, whatever it holds; with pages what it holds and one more round.
+// None, if the model takes no stream of so many rows.
 int64_t plan_count_streams(const struct plan *plan, bool windows, int64_t rows, int64_t bytes);
 
 // What is left alone when nothing is said: max(least, a tenth of total), least being one of these two. And what

@@ -89,6 +89,8 @@ with tempfile.TemporaryDirectory() as top:
     check(nothing.returncode == 0 or "--kv-memory" in nothing.stderr, f"it says {nothing.stderr!r}")
     small = call("plan", f"{top}/qwen3.8-27b", "--backend", "cuda", "--memory", "12GiB")
     check(small.returncode == 1 and "do not fit" in small.stderr, f"weights that do not fit: {small.stderr!r}")
+    int8 = call("plan", f"{top}/qwen3.8-27b", "--backend", "cuda", "--kv-memory", "88GiB", "--compute", "int8")
+    check(int8.returncode == 1 and "computes in bf16" in int8.stderr, f"int8 on a GPU: {int8.stderr!r}")
     for tiny in ("tiny", "tiny-moe"):
         check(call("synth", tiny, f"{top}/{tiny}").returncode == 0, f"synth {tiny}")
         check_taken(f"{top}/{tiny}", "--context", 2000)

@@ -276,6 +276,9 @@ static void test_counts_of_streams(void **state) {
     assert_int_equal(plan_count_streams(&p, true, 1000, 119 * 3 * MIB), 3);
     assert_int_equal(plan_count_streams(&p, true, 8193, GIB), 0);
     assert_int_equal(plan_count_streams(&p, false, 131072, 512 * 3 * MIB + 20 * MIB), 0);
+    // The model takes no stream that is longer than its context, however much memory there is.
+    assert_true(plan_count_streams(&p, false, r.context_max, 1024 * GIB) > 0);
+    assert_int_equal(plan_count_streams(&p, false, r.context_max + 1, 1024 * GIB), 0);
 }
 
 // What the plan says fits makes a pool and a ledger, in which as many as it says are seated at once.
