@@ -50,6 +50,13 @@ static int find_port(const struct child *c) {
     return at != NULL && strchr(at, '\n') != NULL ? atoi(at + sizeof words - 1) : 0;
 }
 
+static void end(struct child *c) {
+    kill(c->pid, SIGTERM);
+    while (waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) continue;
+    c->pid = 0;
+}
+
+// Where none listens in the end, none runs, and its log stays for who looks for the reason.
 static enum status wait_until_it_listens(struct child *c, struct error *e) {
     int64_t give_up = clock_ns() + START_NS;
     while ((c->port = find_port(c)) == 0) {
@@ -57,7 +64,10 @@ static enum status wait_until_it_listens(struct child *c, struct error *e) {
             c->pid = 0;
             return error_set(e, STATUS_IO, "a server did not start: see %s", c->log);
         }
-        if (clock_ns() > give_up) return error_set(e, STATUS_IO, "a server does not listen: see %s", c->log);
+        if (clock_ns() > give_up) {
+            end(c);
+            return error_set(e, STATUS_IO, "a server does not listen: see %s", c->log);
+        }
         clock_sleep_ns(LOOK_NS);
     }
     return STATUS_OK;
@@ -80,8 +90,6 @@ enum status child_start(struct child *c, const char *const *argv, const struct c
 
 void child_stop(struct child *c) {
     if (c->pid == 0) return;
-    kill(c->pid, SIGTERM);
-    while (waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) continue;
-    c->pid = 0;
+    end(c);
     unlink(c->log);
 }
