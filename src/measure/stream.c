@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define LINE_MAX_BYTES ((size_t)64 << 20)
+#define PORT_MOST      65535
 #define SILENCE_S      600 // a server that says nothing for so long is given up
 
 enum status stream_read_url(const char *url, struct stream_place *out, struct error *e) {
@@ -31,10 +32,12 @@ enum status stream_read_url(const char *url, struct stream_place *out, struct er
         return error_set(e, STATUS_INVALID, "--url must be http://HOST[:PORT][/PATH], not \"%s\"", url);
     memcpy(p.host, at + skip, n - skip);
     at += after;
+    if (*at != 0 && *at != ':' && *at != '/')
+        return error_set(e, STATUS_INVALID, "--url must be http://HOST[:PORT][/PATH], not \"%s\"", url);
     if (*at == ':') {
         size_t digits = strspn(at + 1, "0123456789");
-        if (digits < 1 || digits > 5 || (at[1 + digits] != 0 && at[1 + digits] != '/'))
-            return error_set(e, STATUS_INVALID, "--url %s: the port must be a number", url);
+        if (digits < 1 || digits > 5 || (at[1 + digits] != 0 && at[1 + digits] != '/') || atoi(at + 1) > PORT_MOST)
+            return error_set(e, STATUS_INVALID, "--url %s: the port must be a number up to %d", url, PORT_MOST);
         snprintf(p.port, sizeof p.port, "%.*s", (int)digits, at + 1);
         at += 1 + digits;
     }

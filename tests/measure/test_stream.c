@@ -18,10 +18,24 @@ static void test_urls(void **state) {
                                           {"http://h/", "h", "80", "/v1"},
                                           {"http://127.0.0.1:8080/v1", "127.0.0.1", "8080", "/v1"},
                                           {"http://h:1/a/b//", "h", "1", "/a/b"},
-                                          {"http://[::1]:5", "::1", "5", "/v1"}};
-    static const char *const wrong[] = {
-        "",           "h",           "ftp://h",     "http://",    "http://:80",   "http://h:",
-        "http://h:x", "http://h:1x", "http://[::1", "http://u@h", "http://h/a b", "http://h?x"};
+                                          {"http://[::1]:5", "::1", "5", "/v1"},
+                                          {"http://[::1]/a", "::1", "80", "/a"},
+                                          {"http://h:65535", "h", "65535", "/v1"}};
+    static const char *const wrong[] = {"",
+                                        "h",
+                                        "ftp://h",
+                                        "http://",
+                                        "http://:80",
+                                        "http://h:",
+                                        "http://h:x",
+                                        "http://h:1x",
+                                        "http://[::1",
+                                        "http://u@h",
+                                        "http://h/a b",
+                                        "http://h?x",
+                                        "http://[::1]x",
+                                        "http://[::1]80",
+                                        "http://h:65536"};
     struct stream_place p;
     struct error e;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
