@@ -26,7 +26,7 @@ struct rows_shared {
     float value[CHUNK][COLUMNS];         // then outputs; of the log: d
     float z[CHUNK][COLUMNS];
     float squares[CHUNK][WARPS];
-    float g[CHUNK], beta[CHUNK];
+    float g[CHUNK], beta[CHUNK], qk[CHUNK];
 };
 
 // A thread's place.
@@ -87,21 +87,32 @@ static __device__ __forceinline__ void fold_row(const float4 *k, float decay, fl
 }
 
 // Over all keys of the column, for each of its threads.
-static __device__ __forceinline__ float column_product(const float4 *x, const float v[KEYS]) {
-    float sum = 0, all;
-#pragma unroll
-    for (int i = 0; i < KEYS / 4; i++) {
-        float4 y = x[i];
-        sum = fmaf(v[4 * i], y.x, sum);
-        sum = fmaf(v[4 * i + 1], y.y, sum);
-        sum = fmaf(v[4 * i + 2], y.z, sum);
-        sum = fmaf(v[4 * i + 3], y.w, sum);
-    }
+static __device__ __forceinline__ float column_sum(float sum) {
     int first = threadIdx.x % 8;
-    all = __shfl_sync(0xffffffffu, sum, first);
+    float all = __shfl_sync(0xffffffffu, sum, first);
 #pragma unroll
     for (int i = 1; i < RANGES; i++) all += __shfl_sync(0xffffffffu, sum, first + 8 * i);
     return all;
+}
+
+// The column's products with keys and with queries.
+static __device__ __forceinline__ void column_products(const float4 *k, const float4 *q, const float v[KEYS],
+                                                       float *by_key, float *by_query) {
+    float a = 0, b = 0;
+#pragma unroll
+    for (int i = 0; i < KEYS / 4; i++) {
+        float4 x = k[i], y = q[i];
+        a = fmaf(v[4 * i], x.x, a);
+        b = fmaf(v[4 * i], y.x, b);
+        a = fmaf(v[4 * i + 1], x.y, a);
+        b = fmaf(v[4 * i + 1], y.y, b);
+        a = fmaf(v[4 * i + 2], x.z, a);
+        b = fmaf(v[4 * i + 2], y.z, b);
+        a = fmaf(v[4 * i + 3], x.w, a);
+        b = fmaf(v[4 * i + 3], y.w, b);
+    }
+    *by_key = column_sum(a);
+    *by_query = column_sum(b);
 }
 
 // Rows [first, first + CHUNK) of the log, as far as they are pending, to where rows at hand lie.
@@ -158,18 +169,21 @@ static __device__ __forceinline__ int64_t channel_of(const struct delta_shape &s
     return part < 2 ? part * keys + (int64_t)(head / s.r) * s.key_dim + i : 2 * keys + (int64_t)head * s.value_dim + i;
 }
 
-// By one warp: queries or keys of a row, scaled to unit length times `factor`.
-static __device__ __forceinline__ void unit_of_raw(const float *raw, float factor, float *x) {
-    int lane = threadIdx.x % 32;
-    float v[DELTA_MAX_DIM / 32], squares = 0;
+// What a warp has of a vector.
+struct warp_vector {
+    float v[DELTA_MAX_DIM / 32];
+};
+static __device__ __forceinline__ struct warp_vector load_vector(const float *from) {
+    struct warp_vector x;
 #pragma unroll
-    for (int k = 0; k < DELTA_MAX_DIM / 32; k++) {
-        v[k] = raw[lane + 32 * k];
-        squares += v[k] * v[k];
-    }
-    float inverse = 1.0f / sqrtf(warp_sum(squares) + L2_EPS) * factor;
+    for (int k = 0; k < DELTA_MAX_DIM / 32; k++) x.v[k] = from[threadIdx.x % 32 + 32 * k];
+    return x;
+}
+static __device__ __forceinline__ float vector_product(const struct warp_vector &a, const struct warp_vector &b) {
+    float sum = 0;
 #pragma unroll
-    for (int k = 0; k < DELTA_MAX_DIM / 32; k++) x[padded(lane + 32 * k)] = v[k] * inverse;
+    for (int k = 0; k < DELTA_MAX_DIM / 32; k++) sum += a.v[k] * b.v[k];
+    return warp_sum(sum);
 }
 
 // The rows at hand of a lane: n of them, the first is row `row0` of the batch, at `position`.
@@ -178,16 +192,26 @@ struct chunk {
     int64_t row0;
 };
 
-// By the chunk's warps, a row's queries or keys each.
+// By the chunk's warps, a row's queries or keys each, scaled to unit length; and the product of the two.
 static __device__ __forceinline__ void take_units(const struct delta_shape &s, const struct chunk &chunk,
                                                   struct rows_shared *shared) {
     int r = threadIdx.x / 64, part = threadIdx.x / 32 % 2;
     if (r >= chunk.n) return;
-    unit_of_raw(shared->raw[r] + part * DELTA_MAX_DIM, part == 0 ? rsqrtf((float)s.key_dim) : 1.0f,
-                part == 0 ? shared->q[r] : shared->k[r]);
+    struct warp_vector k = load_vector(shared->raw[r] + DELTA_MAX_DIM), x = k;
+    float scale_k = 1.0f / sqrtf(vector_product(k, k) + L2_EPS), scale = scale_k, *to = shared->k[r];
+    if (part == 0) {
+        x = load_vector(shared->raw[r]);
+        to = shared->q[r];
+        scale = 1.0f / sqrtf(vector_product(x, x) + L2_EPS) * rsqrtf((float)s.key_dim);
+        float product = vector_product(k, x);
+        if (threadIdx.x % 32 == 0) shared->qk[r] = product * scale_k * scale;
+    }
+#pragma unroll
+    for (int i = 0; i < DELTA_MAX_DIM / 32; i++) to[padded(threadIdx.x % 32 + 32 * i)] = x.v[i] * scale;
 }
 
-// The state from row to row; what comes out of it goes where the row's values were, which only this warp reads.
+// The state from row to row: what comes out of S = decay S + k d^T for a query q is decay (q S) + (q k) d, so that the
+// state is read once for both products. It goes where the row's values were, which only this warp reads.
 static __device__ __forceinline__ void run_rows(const struct delta_shape &s, char *run, const struct chunk &chunk,
                                                 int head, struct rows_shared *shared, float v[KEYS]) {
     struct place at = place_of_thread();
@@ -196,9 +220,10 @@ static __device__ __forceinline__ void run_rows(const struct delta_shape &s, cha
     for (int r = 0; r < chunk.n; r++) {
         const float4 *k = range_of(shared->k[r]);
         float decay = expf(shared->g[r]), value = shared->value[r][at.col];
-        float d = shared->beta[r] * (value - decay * column_product(k, v));
+        float by_key, by_query;
+        column_products(k, range_of(shared->q[r]), v, &by_key, &by_query);
+        float d = shared->beta[r] * (value - decay * by_key), o = fmaf(shared->qk[r], d, decay * by_query);
         fold_row(k, decay, d, v);
-        float o = column_product(range_of(shared->q[r]), v);
         float squares = at.col < s.value_dim ? o * o : 0.0f;
         for (int step = 1; step < 8; step *= 2) squares += __shfl_xor_sync(0xffffffffu, squares, step);
         if (threadIdx.x % 32 == 0) shared->squares[r][warp] = squares;
