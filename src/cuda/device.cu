@@ -74,13 +74,23 @@ void cuda_note(struct cuda_device *d, cudaError_t code, const char *doing) {
 
 void cuda_launched(struct cuda_device *d, const char *kernel) { cuda_note(d, cudaGetLastError(), kernel); }
 
-static enum status cuda_sync(struct device *base, struct error *e) {
-    struct cuda_device *d = cuda_of(base);
-    if (d->failure == cudaSuccess) cuda_note(d, cudaStreamSynchronize(d->stream), "finish its work");
+static enum status end_wait(struct cuda_device *d, struct error *e) {
     if (d->failure != cudaSuccess)
         return error_set(e, STATUS_DEVICE, "the GPU failed (%s): %s", d->failed_doing, cudaGetErrorString(d->failure));
     draw_deliver(d);
     return STATUS_OK;
+}
+
+static enum status cuda_sync(struct device *base, struct error *e) {
+    struct cuda_device *d = cuda_of(base);
+    if (d->failure == cudaSuccess) cuda_note(d, cudaStreamSynchronize(d->stream), "finish its work");
+    return end_wait(d, e);
+}
+
+static enum status cuda_wait(struct device *base, struct error *e) {
+    struct cuda_device *d = cuda_of(base);
+    if (d->failure == cudaSuccess) draw_wait(d);
+    return end_wait(d, e);
 }
 
 // ---- memory ----
@@ -210,6 +220,7 @@ static void fill_device(struct cuda_device *d, const struct cuda_device_info *in
     d->base.reserve = cuda_reserve;
     d->base.reserve_bytes = cuda_reserve_bytes;
     d->base.sync = cuda_sync;
+    d->base.wait = cuda_wait;
     d->base.poison = cuda_poison;
     d->base.destroy = cuda_destroy;
 }

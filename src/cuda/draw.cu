@@ -21,6 +21,7 @@ struct draw_state {
     int n_pending, n_result, max_result;
     uint32_t *usual, *usual_on_device; // allowed ids, [n_usual] words
     size_t n_usual;                    // 0: nothing is known yet
+    cudaEvent_t drawn;                 // the newest draw
     int n_others;
 };
 
@@ -35,7 +36,8 @@ bool draw_open(struct cuda_device *d, const struct device_limits *l) {
     s->max_result = (int)larger(l->max_round_rows, LEAST_RESULTS);
     return cudaMallocHost(&s->pinned, (size_t)s->max_result * sizeof(struct draw_result)) == cudaSuccess &&
            cudaMallocHost(&s->usual, usual_bytes) == cudaSuccess &&
-           cudaMalloc(&s->usual_on_device, usual_bytes) == cudaSuccess;
+           cudaMalloc(&s->usual_on_device, usual_bytes) == cudaSuccess &&
+           cudaEventCreateWithFlags(&s->drawn, cudaEventDisableTiming) == cudaSuccess;
 }
 
 void draw_close(struct cuda_device *d) {
@@ -43,6 +45,7 @@ void draw_close(struct cuda_device *d) {
     cudaFreeHost(d->draw->pinned);
     cudaFreeHost(d->draw->usual);
     cudaFree(d->draw->usual_on_device);
+    if (d->draw->drawn != NULL) cudaEventDestroy(d->draw->drawn);
     free(d->draw);
     d->draw = NULL;
 }
@@ -56,6 +59,10 @@ void draw_deliver(struct cuda_device *d) {
 }
 
 size_t draw_usual_bytes(const struct device_limits *l) { return (count_words(l->n_vocab) + 1) * sizeof(uint32_t); }
+
+void draw_wait(struct cuda_device *d) {
+    if (d->draw != NULL) cuda_note(d, cudaEventSynchronize(d->draw->drawn), "wait for a draw");
+}
 
 // Room for one row with every list as long as the vocabulary.
 size_t draw_list_bytes(const struct device_limits *l) {
@@ -185,6 +192,7 @@ static int draw_some(struct cuda_device *d, const struct draw_args *a, int first
     job.answers = s->pinned + s->n_result;
     draw_scan(d, &job, n, no_noise);
     if (!no_noise) draw_pick(d, &job, n, any_listed, any_unlisted);
+    cuda_note(d, cudaEventRecord(s->drawn, d->stream), "mark a draw");
     s->pending[s->n_pending++] = (struct draw_pending){a->results + first, s->n_result, n};
     s->n_result += n;
     return n;

@@ -19,6 +19,7 @@ size_t draw_list_bytes(const struct device_limits *l);
 size_t draw_usual_bytes(const struct device_limits *l);
 bool draw_open(struct cuda_device *d, const struct device_limits *l);
 void draw_close(struct cuda_device *d);
+void draw_wait(struct cuda_device *d);    // for the newest draw
 void draw_deliver(struct cuda_device *d); // after a wait: results to where they were asked for
 
 bool blas_open(struct cuda_device *d);

@@ -79,10 +79,11 @@ static bool take_drawn(struct engine *e) {
     return any;
 }
 
-static bool draw_windows(struct engine *e, struct tensor logits) {
+static bool draw_windows(struct engine *e, struct tensor logits, int32_t n_row) {
     bool more = true;
-    while (more) {
+    for (int32_t turn = 0; more; turn++) {
         draw_more(e, logits);
+        if (turn == 0) block_drafts_store_early(e, n_row);
         if (!tokens_wait(e)) return false;
         more = take_drawn(e);
     }
@@ -124,7 +125,7 @@ static void take_round(struct engine *e) {
         schedule_fail(e, &error);
         return;
     }
-    if (!draw_windows(e, logits)) return;
+    if (!draw_windows(e, logits, n_row)) return;
     int64_t drawn = clock_ns();
     for (int32_t i = 0; i < e->n_running; i++) keep_rows(e, i);
     drafting_learn(e, n_row, drawn - forward);

@@ -9,6 +9,7 @@ struct window {
     int32_t row0, n_row;
     int32_t n_drawn, n_taken; // of its rows: the tokens that were drawn, and that the reply has got
     bool open;                // more may be taken
+    bool is_stored;           // the block drafter has its rows
     bool cut;                 // closed for want of a mask: what lies behind was not judged
     bool ended, by_eos;
     enum finish finish;
@@ -54,6 +55,8 @@ void mtp_drafts_finish(struct engine *e, struct request *r); // gives the head a
 void block_drafts_prompt(struct engine *e, struct request *r, const struct prompt_pass *pass); // after model_prompt
 bool block_drafts_propose(struct engine *e, int32_t n);                                        // as mtp_drafts_propose
 void block_drafts_make_room(struct engine *e);
+void block_drafts_store_early(struct engine *e,
+                              int32_t n_row); // of a round of n_row rows, when its draws are under way
 void block_drafts_keep(struct engine *e, int32_t i);
 void block_drafts_finish(struct engine *e, struct request *r); // gives the drafter all that waits, as e->asks[0]
 

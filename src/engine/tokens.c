@@ -29,7 +29,8 @@ void tokens_draw(struct engine *e, struct tensor logits, int32_t row, int32_t n)
 
 bool tokens_wait(struct engine *e) {
     struct error error;
-    if (e->device->sync(e->device, &error) == STATUS_OK) return true;
+    struct device *d = e->device;
+    if ((d->wait != NULL ? d->wait : d->sync)(d, &error) == STATUS_OK) return true;
     schedule_fail(e, &error);
     return false;
 }

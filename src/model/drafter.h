@@ -67,6 +67,12 @@ void drafter_prompt(struct drafter *d, const struct prompt_pass *pass, const str
 void drafter_absorb(struct drafter *d, const struct lane *lane, int32_t n_kept, const struct drafter_taps *taps,
                     void *own);
 
+// The same of all rows of some lanes' windows, before it is known which of them stay: they become keys and values at
+// once, and those that do not stay are never seen. lanes: n in one round of n_row rows, in order; own: of each lane. Of
+// a lane the caller counts those that stay as absorbed; all before them have to be.
+void drafter_store_windows(struct drafter *d, const struct lane *lanes, int32_t n, int32_t n_row,
+                           const struct drafter_taps *taps, void *const *own);
+
 // A question for the tokens after a stream's last one, which is no row of the target's yet.
 struct drafter_ask {
     int32_t position, last; // of the last token, and its id

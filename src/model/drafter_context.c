@@ -144,10 +144,10 @@ static void gather(struct drafter *d, void *own, int32_t position, int32_t n, in
     }
 }
 
-static void store_batch(struct drafter *d, int32_t n_lane, int32_t n_row, const void *base) {
+static void store_batch(struct drafter *d, const struct tensor *taps, int32_t n_lane, int32_t n_row, const void *base) {
     struct batch batch = {
         .form = FORM_ROWS, .n_row = n_row, .n_lane = n_lane, .max_window = d->limits.max_window, .lanes = d->lanes};
-    struct tensor features = make_features(d, FORM_ROWS, d->scratch.backlog, n_row);
+    struct tensor features = make_features(d, FORM_ROWS, taps, n_row);
     d->device->ops->begin(d->device, &batch);
     int64_t room = d->scratch.k.n_row / n_row, n_layers = d->config.n_layers;
     for (int64_t first = 0, n; first < n_layers; first += n) {
@@ -181,11 +181,25 @@ void drafter_catch_up(struct drafter *d, struct drafter_ask *asks, int32_t n, co
             n_row += m;
             state->absorbed += m;
             if (n_row < d->scratch.x.n_row && n_lane < drafter_batch_lanes(&d->limits)) continue;
-            store_batch(d, n_lane, n_row, base);
+            store_batch(d, d->scratch.backlog, n_lane, n_row, base);
             n_row = n_lane = 0;
         }
     }
-    if (n_row > 0) store_batch(d, n_lane, n_row, base);
+    if (n_row > 0) store_batch(d, d->scratch.backlog, n_lane, n_row, base);
+}
+
+void drafter_store_windows(struct drafter *d, const struct lane *lanes, int32_t n, int32_t n_row,
+                           const struct drafter_taps *taps, void *const *own) {
+    const char *base = own[0];
+    must(n <= drafter_batch_lanes(&d->limits) && n_row <= d->scratch.x.n_row);
+    for (int32_t i = 1; i < n; i++)
+        if ((const char *)own[i] < base) base = own[i];
+    for (int32_t i = 0; i < n; i++) {
+        struct lane lane = {.row0 = lanes[i].row0, .n_row = lanes[i].n_row, .position = lanes[i].position};
+        must(lane.n_row <= d->config.block);
+        drafter_set_lane(d, i, base, own[i], lane);
+    }
+    store_batch(d, taps->rows, n, n_row, base);
 }
 
 void drafter_make_room(struct drafter *d, struct drafter_ask *asks, int32_t n, int32_t n_more) {

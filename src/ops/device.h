@@ -52,6 +52,8 @@ struct device {
     size_t (*reserve_bytes)(struct device *, const struct device_limits *); // what reserve would take; arithmetic only
     // Waits until all operations are done; reports a sticky device error.
     enum status (*sync)(struct device *, struct error *);
+    // Waits until the results of all draws are there; operations behind them may go on. NULL: sync does it.
+    enum status (*wait)(struct device *, struct error *);
     void (*poison)(struct device *); // for tests: overwrites all reserved scratch with NaN patterns (bytes 0xff)
     void (*destroy)(struct device *);
 };
