@@ -1,14 +1,10 @@
 // A test mode: nothing that was not written may be read.
 #include "engine/internal.h"
 
-static void fill(struct engine *e, char *memory, int64_t bytes) {
-    enum { BLOCK = 4096 };
-    uint16_t garbage[BLOCK];
-    for (int i = 0; i < BLOCK; i++) garbage[i] = 0x7fff; // NaN as bf16, f16 and, in pairs, f32; as e4m3 it is one too
-    for (int64_t at = 0; at < bytes; at += (int64_t)sizeof garbage) {
-        int64_t n = bytes - at < (int64_t)sizeof garbage ? bytes - at : (int64_t)sizeof garbage;
-        e->device->copy_in(e->device, memory + at, garbage, (size_t)n);
-    }
+#define GARBAGE 0x7fff // NaN as bf16, f16 and, in pairs, f32; as e4m3 it is one too
+
+static void fill(struct engine *e, void *memory, int64_t bytes) {
+    device_fill(e->device, memory, GARBAGE, (size_t)bytes);
 }
 
 void garbage_fill(struct engine *e, const struct request *r) {

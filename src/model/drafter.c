@@ -231,11 +231,7 @@ enum status drafter_load(struct drafter *d, struct device *device, const struct 
 }
 
 void drafter_poison(struct drafter *d) {
-    static char poison[1 << 16];
     struct drafter_scratch s;
     int64_t bytes = lay_out(d, d->device->activation, &d->limits, NULL, &s);
-    memset(poison, 0xff, sizeof poison);
-    for (int64_t at = 0; at < bytes; at += (int64_t)sizeof poison)
-        d->device->copy_in(d->device, (char *)d->memory + at, poison,
-                           (size_t)(bytes - at < (int64_t)sizeof poison ? bytes - at : (int64_t)sizeof poison));
+    device_fill(d->device, d->memory, 0xffff, (size_t)bytes);
 }

@@ -267,12 +267,8 @@ enum status model_set_limits(struct model *m, const struct model_limits *limits,
 }
 
 void model_poison(struct model *m) {
-    static char poison[1 << 16];
     struct scratch s;
     int64_t bytes = lay_out_scratch(m, m->device->activation, &m->limits, NULL, &s);
-    memset(poison, 0xff, sizeof poison);
-    for (int64_t at = 0; at < bytes; at += (int64_t)sizeof poison)
-        m->device->copy_in(m->device, (char *)m->memory + at, poison,
-                           (size_t)(bytes - at < (int64_t)sizeof poison ? bytes - at : (int64_t)sizeof poison));
+    device_fill(m->device, m->memory, 0xffff, (size_t)bytes);
     m->device->poison(m->device);
 }

@@ -60,4 +60,7 @@ struct device {
 
 void device_free(struct device *d); // NULL is fine
 
+// For tests: the pattern over and over. What is queued before it is done first, what comes after it sees it.
+void device_fill(struct device *d, void *device_memory, uint16_t pattern, size_t bytes);
+
 #endif

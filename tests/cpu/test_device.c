@@ -115,10 +115,27 @@ static void test_reserve(void **state) {
     }
 }
 
+static void test_fill(void **state) {
+    (void)state;
+    static const size_t sizes[] = {0, 2, 4094, 4096, 4098, 8192, 100002};
+    struct device *d = open_device(COMPUTE_F32, false, 1, ISA_C);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i] / sizeof(uint16_t);
+        uint16_t *memory = d->alloc(d, sizes[i] + sizeof *memory);
+        assert_non_null(memory);
+        memset(memory, 1, sizes[i] + sizeof *memory);
+        device_fill(d, memory, 0x7fff, sizes[i]);
+        for (size_t k = 0; k < n; k++) assert_int_equal(memory[k], 0x7fff);
+        assert_int_equal(memory[n], 0x0101);
+        d->release(d, memory);
+    }
+    device_free(d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compute), cmocka_unit_test(test_names),   cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_memory),  cmocka_unit_test(test_reserve),
+        cmocka_unit_test(test_memory),  cmocka_unit_test(test_reserve), cmocka_unit_test(test_fill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
