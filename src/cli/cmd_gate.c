@@ -38,6 +38,7 @@ static enum status run(const struct options *o, const struct asked *asked, bool 
                              .suite = asked->suite,
                              .controls = o->controls,
                              .budget_s = o->budget_s,
+                             .from = o->from,
                              .part = asked->part,
                              .n_part = asked->n_part};
     if (s == STATUS_OK) options_choose_drafter(o, dir, device, &g.engine);

@@ -129,6 +129,8 @@ static const struct flag flags[] = {
     {"part", TEXT, AT(part), VERB_GATE, .value = "I/N", .help = "every N-th cell only, from the I-th on"},
     {"budget", REAL, AT(budget_s), VERB_GATE | VERB_BENCH, 1, 1e6, .value = "SECONDS",
      .help = "as far as the time goes: pairs of settings first, or whole rounds"},
+    {"from", INTEGER, AT(from), VERB_GATE, 0, 1000000, .value = "N",
+     .help = "leave out the first N cells: where a run with a budget said it ended"},
     {"fresh", SET, AT(fresh), VERB_GATE | VERB_BENCH, .help = "a server of its own for each arm"},
     {"check", SET, AT(check), VERB_PLAN, .help = "load the model and compare with what is really taken"},
     {"verify", SET, AT(verify), VERB_PULL, .help = "read again what is there already, and bring what is damaged"},

@@ -84,6 +84,7 @@ struct options {
     const char *part;           // of gate: "1/2"; NULL: all
     bool fresh;                 // of gate and bench
     double budget_s;            // of gate and bench; 0: none
+    int64_t from;               // of gate: its first cell
     bool check;                 // of plan
     bool verify;                // pull: read again what is there
     int64_t retries;

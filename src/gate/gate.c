@@ -33,7 +33,8 @@ static void print_cell(const struct suite *s, const int32_t *at) {
 // ---- gates ----
 
 struct tally {
-    int32_t n_green, n_red, n_empty, n_left;
+    int32_t n_green, n_red, n_empty, n_before, n_left;
+    int32_t next; // the first cell that the time did not reach
 };
 
 static void print_green(const struct verdict *v, double seconds) {
@@ -63,6 +64,13 @@ static enum status run_cell(struct gate *g, const struct suite *s, const int32_t
     return STATUS_OK;
 }
 
+static void leave_out(struct tally *t, const struct suite *s, const int32_t *cell, int32_t at) {
+    if (t->n_left++ == 0) t->next = at;
+    printf("not run: ");
+    print_cell(s, cell);
+    putchar('\n');
+}
+
 // One cell of each suite in turn, so that a budget is spread over all of them.
 static enum status run_gates(struct gate *g, struct matrix *matrices, struct tally *t, struct error *e) {
     int64_t start = clock_ns(), budget_ns = (int64_t)(g->options->budget_s * 1e9);
@@ -73,12 +81,14 @@ static enum status run_gates(struct gate *g, struct matrix *matrices, struct tal
         for (int k = 0; k < N_SUITES; k++) {
             if (i >= matrices[k].n) continue;
             more = true;
-            if (n++ % g->options->n_part != g->options->part) continue;
+            int32_t at = n++;
+            if (at % g->options->n_part != g->options->part) continue;
+            if (at < g->options->from) {
+                t->n_before++;
+                continue;
+            }
             if (budget_ns > 0 && clock_ns() - start > budget_ns) {
-                t->n_left++;
-                printf("not run: ");
-                print_cell(suites[k], matrices[k].cells[i]);
-                putchar('\n');
+                leave_out(t, suites[k], matrices[k].cells[i], at);
                 continue;
             }
             enum status s = run_cell(g, suites[k], matrices[k].cells[i], t, e);
@@ -128,9 +138,11 @@ static enum status run_all(struct gate *g, bool *green, struct error *e) {
     if (s == STATUS_OK) s = run_gates(g, matrices, &t, e);
     for (int k = 0; k < N_SUITES; k++) free(matrices[k].cells);
     *green = t.n_red == 0 && t.n_green > 0;
-    if (s == STATUS_OK)
-        printf("%d cells green, %d red; %d are not for this model; %d not run for want of time\n", t.n_green, t.n_red,
-               t.n_empty, t.n_left);
+    if (s != STATUS_OK) return s;
+    printf("%d cells green, %d red; %d are not for this model; %d not run for want of time\n", t.n_green, t.n_red,
+           t.n_empty, t.n_left);
+    if (t.n_before > 0) printf("the %d cells before these were left out (--from)\n", t.n_before);
+    if (t.n_left > 0) printf("--from %d goes on there\n", t.next);
     return s;
 }
 

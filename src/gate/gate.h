@@ -15,6 +15,7 @@ struct gate_options {
     const char *suite;            // the name of one, or "all"
     bool controls;                // plant the faults instead, and expect red
     double budget_s;              // 0: run everything; else pairs of settings first, as far as the time goes
+    int64_t from;                 // the first cell to run, counted from 0 in the order that they run in
     int part, n_part;             // of each n_part cells the part-th, counted from 0; 0 of 1: all
     // A server of its own for each arm instead, started as `program serve model_dir` with these flags more; NULL: no.
     const char *program;

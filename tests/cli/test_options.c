@@ -88,6 +88,8 @@ static void test_values(void **state) {
     assert_int_equal(o.parallel, 2);
     must_parse(VERB_SYNTH, "synth tiny DIR --no-progress", &o);
     assert_true(o.no_progress);
+    must_parse(VERB_GATE, "gate streams M --budget 30 --from 12", &o);
+    assert_true(o.from == 12 && o.budget_s == 30);
     must_parse(VERB_RUN, "run M --tokens 5,6 --pass-rows 128 --ignore-eos --json -- --not-a-flag", &o);
     assert_int_equal(o.n_args, 2);
     assert_string_equal(o.args[1], "--not-a-flag");
@@ -121,6 +123,8 @@ static void test_refusals(void **state) {
     must_refuse(VERB_SERVE, "serve --host=", "--host");
     must_refuse(VERB_SERVE, "serve --thinking --no-thinking", "--no-thinking");
     must_refuse(VERB_SERVE, "serve --max-tokens 0", "--max-tokens");
+    must_refuse(VERB_GATE, "gate --from -1", "--from");
+    must_refuse(VERB_BENCH, "bench --from 1", "--from");
     must_refuse(VERB_RUN, "run --pass-rows 100 x", "multiple of 64");
     must_refuse(VERB_RUN, "run --pass-rows 8192 x", "4096");
     must_refuse(VERB_RUN, "run --raw --tokens 1", "--raw");
