@@ -104,9 +104,11 @@ test-golden:
 	$(call run_kind,golden) $(GOLDEN_TESTS)
 
 # Pairs of settings first, as far as the time goes; and proof that each gate can turn red. `tokenfold gate` runs it all.
+# moe-realdims-mlx4 is of the shape that a GPU's fused feed-forward block with experts takes; the others are not.
 GATES := $(foreach m,fold-s fold-moe,"$O/tokenfold gate all models/$m --no-progress --budget 90") \
          $(foreach m,dense-mlx4-g32 moe-mlx4-g64,"$O/tokenfold gate all build/golden/$m --no-progress --budget 30" \
          "$O/tokenfold gate all build/golden/$m --no-progress --controls") \
+         "$O/tokenfold gate all build/golden/moe-realdims-mlx4 --no-progress --budget 30" \
          "$O/tokenfold gate drafts models/fold-s --no-progress --controls"
 test-gate:
 	@tools/unpack_golden.sh
