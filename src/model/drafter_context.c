@@ -211,16 +211,15 @@ void drafter_make_room(struct drafter *d, struct drafter_ask *asks, int32_t n, i
 
 void drafter_visit(struct drafter *d, const struct drafter_ask *ask, model_visit_fn *fn, void *context) {
     const struct drafter_config *c = &d->config;
-    int64_t first = ask->position - d->ring_rows + c->block, n = (int64_t)c->head_dim;
-    size_t bytes = (size_t)n * dtype_bytes(d->device->kv);
-    char vector[1024 * sizeof(float)]; // the largest head
+    int64_t first = ask->position - d->ring_rows + c->block, end = ask->state->absorbed;
+    int64_t row_bytes = (int64_t)c->head_dim * (int64_t)dtype_bytes(d->device->kv);
     if (first < ask->state->first) first = ask->state->first;
-    must(bytes <= sizeof vector);
-    for (int64_t p = first; p < ask->state->absorbed; p++)
-        for (int64_t i = 0; i < c->n_layers * 2 * c->n_kv_heads; i++) {
-            struct kv_layer kv = drafter_ring(d, ask->own, i / (2 * c->n_kv_heads));
-            int64_t row = i % (2 * c->n_kv_heads) * d->ring_rows + p % d->ring_rows;
-            d->device->copy_out(d->device, vector, (char *)kv.pages + kv.layer_offset + row * (int64_t)bytes, bytes);
-            fn(context, vector, bytes);
+    for (int64_t i = 0; i < c->n_layers * 2 * c->n_kv_heads; i++) {
+        struct kv_layer kv = drafter_ring(d, ask->own, i / (2 * c->n_kv_heads));
+        for (int64_t p = first, n; p < end; p += n) { // as far as rows lie together
+            int64_t at = p % d->ring_rows, row = i % (2 * c->n_kv_heads) * d->ring_rows + at;
+            n = d->ring_rows - at < end - p ? d->ring_rows - at : end - p;
+            visit_memory(d->device, (char *)kv.pages + kv.layer_offset + row * row_bytes, n * row_bytes, fn, context);
         }
+    }
 }

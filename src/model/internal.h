@@ -10,6 +10,9 @@
 // A matrix with all that belongs to it.
 int64_t weight_stored_bytes(const struct weight *w);
 
+// Calls fn with the device's bytes, piece by piece. In visit.c.
+void visit_memory(struct device *d, const void *memory, int64_t bytes, model_visit_fn *fn, void *context);
+
 struct model {
     struct checkpoint *checkpoint;
     struct model_config config;

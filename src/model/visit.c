@@ -8,14 +8,17 @@ struct visitor {
     void *context;
 };
 
-static void visit(const struct visitor *v, const void *memory, int64_t bytes) {
-    char part[4096];
-    struct device *d = v->m->device;
+void visit_memory(struct device *d, const void *memory, int64_t bytes, model_visit_fn *fn, void *context) {
+    char part[1 << 16];
     for (int64_t at = 0; at < bytes; at += (int64_t)sizeof part) {
         int64_t n = bytes - at < (int64_t)sizeof part ? bytes - at : (int64_t)sizeof part;
         d->copy_out(d, part, (const char *)memory + at, (size_t)n);
-        v->fn(v->context, part, (size_t)n);
+        fn(context, part, (size_t)n);
     }
+}
+
+static void visit(const struct visitor *v, const void *memory, int64_t bytes) {
+    visit_memory(v->m->device, memory, bytes, v->fn, v->context);
 }
 
 static void visit_delta_layer(const struct visitor *v, int64_t i) {
@@ -29,19 +32,19 @@ static void visit_delta_layer(const struct visitor *v, int64_t i) {
         visit(v, base + run_ring_offset(run, i) + p % run->ring_rows * row_bytes, row_bytes);
 }
 
+// Head by head: its rows lie together in a page, so that a copy takes all of them. In fp8, codes and then scales.
 static void visit_attention_layer(const struct visitor *v, const char *pages, int64_t i, int64_t first) {
     const struct model_config *c = &v->m->config;
     const struct page_layout *l = &v->m->page;
     int64_t n_row = v->m->limits.page_rows, row_bytes = c->head_dim * (int64_t)dtype_bytes(v->m->limits.kv);
-    for (int64_t p = first; p < v->lane->position; p++) {
-        const char *page = pages + v->lane->pages[p / n_row] * l->page_bytes;
-        for (int64_t h = 0; h < 2 * c->n_kv_heads; h++) { // keys of all heads, then values
-            int64_t row = h * n_row + p % n_row;
-            visit(v, page + i * l->layer_bytes + row * row_bytes, row_bytes);
-            if (l->scale_bytes > 0)
-                visit(v, page + l->scale_start + i * l->scale_bytes + row * (int64_t)sizeof(float), sizeof(float));
-        }
-    }
+    int64_t unit[2] = {row_bytes, sizeof(float)}, start[2] = {i * l->layer_bytes, l->scale_start + i * l->scale_bytes};
+    for (int64_t h = 0; h < 2 * c->n_kv_heads; h++) // keys of all heads, then values
+        for (int kind = 0; kind < (l->scale_bytes > 0 ? 2 : 1); kind++)
+            for (int64_t p = first, n; p < v->lane->position; p += n) {
+                const char *page = pages + v->lane->pages[p / n_row] * l->page_bytes;
+                n = n_row - p % n_row < v->lane->position - p ? n_row - p % n_row : v->lane->position - p;
+                visit(v, page + start[kind] + (h * n_row + p % n_row) * unit[kind], n * unit[kind]);
+            }
 }
 
 void model_visit_lane(struct model *m, const struct lane *lane, const void *pages, model_visit_fn *fn, void *context) {
