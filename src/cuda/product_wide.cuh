@@ -25,11 +25,8 @@ struct wide_multiply {
             v[h] = (uint32_t)__ldg(t.scales + at) | (uint32_t)__ldg(t.biases + at) << 16;
         }
     }
-    // A warp is done with a stage when all of its lanes are.
-    __device__ __forceinline__ void leave(uint64_t *empty, int lane) const {
-        __syncwarp();
-        if (lane == 0) barrier_arrive(empty);
-    }
+    // Every lane says for itself that it is done with a stage: one that speaks for its warp, behind a barrier of the
+    // warp, would be an order too, but none that racecheck follows, and a slower one.
     __device__ __forceinline__ void tile(const struct wide_room &r, const struct wide_tile &t) {
         int lane = threadIdx.x % 32, n_step = t.n_in / PROMPT_INPUTS;
         uint32_t select = (uint32_t)(lane % 4) * 0x101 | 0x4040, ahead[2], a[2][2][4];
@@ -65,11 +62,11 @@ struct wide_multiply {
                 for (int i = 0; i < 2; i++) wgmma_f16(c, a[half][i], rows + 4 * half + 2 * i);
                 wgmma_commit();
                 wgmma_wait<1>(); // the other half's weights are free, and after the first half the stage before
-                if (half == 0 && k > 0) leave(&r.empty[(step - 1) % WIDE_STAGES], lane);
+                if (half == 0 && k > 0) barrier_arrive(&r.empty[(step - 1) % WIDE_STAGES]);
             }
         }
         wgmma_wait<0>(c);
-        leave(&r.empty[(step - 1) % WIDE_STAGES], lane);
+        barrier_arrive(&r.empty[(step - 1) % WIDE_STAGES]);
     }
     // Calls out(row of the tile, output of the tile, sum), EXPANDED_SCALE times too large.
     template <int TERMS, typename OUT> __device__ __forceinline__ void each(OUT out) const {

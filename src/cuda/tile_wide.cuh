@@ -50,7 +50,7 @@ __device__ __forceinline__ struct wide_room open_room(char *memory) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < WIDE_STAGES; i++) {
             barrier_open(&r.full[i], WIDE_FETCH);
-            barrier_open(&r.empty[i], WIDE_MULTIPLY / 32);
+            barrier_open(&r.empty[i], WIDE_MULTIPLY);
         }
         publish_shared();
     }
