@@ -62,7 +62,7 @@ static struct engine_options options_of(struct gate *g, const struct arm *a) {
     o.fault = a->fault;
     o.on_pass = on_pass;
     o.on_pass_context = g;
-    o.on_state = on_state;
+    o.on_state = a->states ? on_state : NULL;
     o.gate_logits = NULL;
     return o;
 }

@@ -51,6 +51,7 @@ struct arm {
     int32_t context; // 0: the gates' own
     int32_t pass_rows;
     bool in_process; // also where every arm has a server of its own
+    bool states;     // digests of what lanes end with are taken: the most of a cell's time where states are large
     int64_t kv_memory_bytes, cache_bytes;
     struct draft_options drafts; // all zero: none
     enum engine_fault fault;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 static enum status run(struct gate *g, bool fp8, int32_t which, struct reference *out, struct error *e) {
-    struct arm alone = {.fp8 = fp8, .parallel = 1, .pass_rows = 64, .in_process = true};
+    struct arm alone = {.fp8 = fp8, .parallel = 1, .pass_rows = 64, .in_process = true, .states = true};
     struct job j = {.which = which, .reply = REPLY_MOST, .cancel_at = -1};
     enum status s = arms_start(g, &alone, e);
     if (s == STATUS_OK) s = arms_run(g, &j, 1, true, e);
@@ -43,6 +43,7 @@ static enum status run_drafter(struct gate *g, bool fp8, int32_t which, const st
                         .parallel = 1,
                         .pass_rows = 64,
                         .in_process = true,
+                        .states = true,
                         .drafts = {.mtp = by->mtp, .block = by->block, .forced = true, .max_window = 2}};
     struct job j = {.which = which, .reply = REPLY_MOST, .cancel_at = -1};
     enum status s = arms_start(g, &alone, e);

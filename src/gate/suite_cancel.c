@@ -11,6 +11,7 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
     struct job jobs[JOBS_MAX];
     struct arm arm = suite_arm(at[0], at[1], 4, fault);
     arm.cache_bytes = (int64_t)256 << 20;
+    arm.states = true;
     int32_t n = suite_short_jobs(g, jobs, 12);
     for (int32_t i = 0; i < n; i++) {
         jobs[i].reply = REPLY_MOST;

@@ -59,10 +59,17 @@ int32_t suite_find_case(const struct gate *g, const char *name) {
     return -1;
 }
 
+// Only replies that are as long as their references end in the same state.
+static enum status start(struct gate *g, const struct arm *arm, const struct job *jobs, int32_t n, struct error *e) {
+    struct arm a = *arm;
+    for (int32_t i = 0; i < n; i++) a.states |= jobs[i].reply == REPLY_MOST;
+    return arms_start(g, &a, e);
+}
+
 enum status suite_run_together(struct gate *g, const struct arm *arm, struct job *jobs, int32_t n, struct verdict *v,
                                struct error *e) {
     enum status s = reference_prepare(g, arm->fp8, jobs, n, e);
-    if (s == STATUS_OK) s = arms_start(g, arm, e);
+    if (s == STATUS_OK) s = start(g, arm, jobs, n, e);
     if (s == STATUS_OK) s = arms_run(g, jobs, n, true, e);
     if (s == STATUS_OK) s = arms_judge(g, arm, jobs, n, v, e);
     if (s == STATUS_OK) arms_judge_idle(g, v);
@@ -77,7 +84,7 @@ enum status suite_run_resumed(struct gate *g, const struct arm *arm, int32_t whi
     int32_t n = suite_add_job(jobs, 0, c->follows, REPLY_SHORT);
     n = suite_add_job(jobs, n, which, arm->drafts.max_window > 0 ? REPLY_MOST : REPLY_SHORT); // to compare states
     enum status s = reference_prepare(g, arm->fp8, jobs, n, e);
-    if (s == STATUS_OK) s = arms_start(g, arm, e);
+    if (s == STATUS_OK) s = start(g, arm, jobs, n, e);
     if (s == STATUS_OK) s = arms_run(g, jobs, n, false, e);
     if (s == STATUS_OK) s = arms_judge(g, arm, jobs, n, v, e);
     int32_t wanted = arm->fault == FAULT_RESTORE_FAILS ? 0 : c->resumes_at;
