@@ -5,47 +5,78 @@
 
 #include "cuda/attention_tiles.cuh"
 
-// A warp's 16 rows: rows lane / 4 and lane / 4 + 8 are this thread's.
+// A warp's 16 rows: rows lane / 4 and lane / 4 + 8 are this thread's. max is of scores that are not scaled yet.
 struct chain_state {
     float max[2], sum[2];
 };
 
-// Scores become weights; returns by how much earlier results fade. Row i sees keys below visible[i] of the tile.
-// `rows`: the keys' and values' scales, or NULL where they have none.
-__device__ __forceinline__ void weigh_tile(const struct attention_job &job, const struct tile_rows *rows,
-                                           const int visible[2], float c[8][4], struct chain_state *st, float fade[2]) {
+// A tile's scales of keys and of values; NULL where they have none.
+struct tile_scales {
+    const float *k, *v;
+};
+
+static __device__ __forceinline__ float2 scales_of(const float *scales, int key) {
+    return scales != NULL ? *(const float2 *)(scales + key) : make_float2(1, 1);
+}
+
+// As weigh_tile. A tile that all rows of the warp see whole is weighed without MASKED, to the same bits.
+template <bool MASKED>
+__device__ __forceinline__ void weigh_keys(float factor, const struct tile_scales &scales, const int visible[2],
+                                           float c[8][4], struct chain_state *st, float fade[2]) {
     int col0 = 2 * (threadIdx.x % 4);
-    bool scaled = rows != NULL;
-    float most[2] = {st->max[0], st->max[1]}, sum[2] = {0, 0};
+    float most[2] = {st->max[0], st->max[1]}, sum[2] = {0, 0}, shift[2];
 #pragma unroll
-    for (int j = 0; j < 8; j++)
+    for (int j = 0; j < 8; j++) {
+        float2 of_keys = scales_of(scales.k, 8 * j + col0);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int key = 8 * j + col0 + i % 2;
-            bool sees = key < visible[i / 2];
-            c[j][i] = sees ? c[j][i] * (scaled ? job.scale * rows->k_scale[key] : job.scale) : -INFINITY;
+            if (scales.k != NULL) c[j][i] *= i % 2 == 0 ? of_keys.x : of_keys.y;
+            if (MASKED && 8 * j + col0 + i % 2 >= visible[i / 2]) c[j][i] = -INFINITY;
             most[i / 2] = fmaxf(most[i / 2], c[j][i]);
         }
+    }
+#pragma unroll
     for (int h = 0; h < 2; h++) {
         most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], 1));
         most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], 2));
+        shift[h] = -most[h] * factor;
     }
 #pragma unroll
-    for (int j = 0; j < 8; j++)
+    for (int j = 0; j < 8; j++) {
+        float2 of_values = scales_of(scales.v, 8 * j + col0);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int key = 8 * j + col0 + i % 2;
-            float p = key < visible[i / 2] ? __expf(c[j][i] - most[i / 2]) : 0.0f;
+            bool sees = !MASKED || 8 * j + col0 + i % 2 < visible[i / 2];
+            float p = sees ? power_of_two(fmaf(c[j][i], factor, shift[i / 2])) : 0.0f;
             sum[i / 2] += p;
-            c[j][i] = scaled && p > 0 ? p * rows->v_scale[key] : p;
+            if (scales.v != NULL && sees) p *= i % 2 == 0 ? of_values.x : of_values.y;
+            c[j][i] = p;
         }
+    }
+#pragma unroll
     for (int h = 0; h < 2; h++) {
         sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
         sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
-        fade[h] = visible[h] > 0 ? __expf(st->max[h] - most[h]) : 1.0f;
+        bool any = !MASKED || visible[h] > 0;
+        fade[h] = any ? power_of_two((st->max[h] - most[h]) * factor) : 1.0f;
         st->sum[h] = st->sum[h] * fade[h] + sum[h];
-        if (visible[h] > 0) st->max[h] = most[h];
+        if (any) st->max[h] = most[h];
     }
+}
+
+// Scores become weights; returns by how much earlier results fade. The warp's first row sees n_visible keys of the tile
+// if those are in it, each row after it one more.
+__device__ __forceinline__ void weigh_tile(const struct attention_job &job, const struct tile_scales &scales,
+                                           int n_visible, float c[8][4], struct chain_state *st, float fade[2]) {
+    float factor = job.scale * LOG2_E;
+    int visible[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        visible[h] = max(0, min(CUDA_TILE_KEYS, n_visible + (int)(threadIdx.x % 32 / 4) + 8 * h));
+    if (n_visible >= CUDA_TILE_KEYS)
+        weigh_keys<false>(factor, scales, visible, c, st, fade);
+    else
+        weigh_keys<true>(factor, scales, visible, c, st, fade);
 }
 
 #endif

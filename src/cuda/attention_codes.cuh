@@ -4,6 +4,16 @@
 
 #include "cuda/attention_shared.cuh"
 
+// By addresses that are held as numbers.
+__device__ __forceinline__ uint4 load_shared16(uint32_t from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from));
+    return v;
+}
+__device__ __forceinline__ void store_shared16(uint32_t to, uint4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
 // Two codes, each in the upper byte of its half, as bf16. Exponent and mantissa are moved to where bf16 has them, and
 // the exponent's other bias is a product with 2^120: exact, also for the codes without leading bit.
 static __device__ __forceinline__ uint32_t widen_pair(uint32_t codes) {

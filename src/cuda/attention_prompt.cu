@@ -1,8 +1,7 @@
 // attention in FORM_PROMPT: one head and 64 rows a block, each warp 16 of them, over tiles of 64 keys from position 0
 // on. A row's chain meets every tile up to its own position; a tile that is read for the sake of later rows alone has
 // weights of exactly 0 and leaves a row's bits as they are.
-#include "cuda/attention_codes.cuh"
-#include "cuda/attention_wide.cuh"
+#include "cuda/attention_wide_fetch.cuh"
 
 #define ROWS    64
 #define THREADS 128
@@ -86,7 +85,7 @@ static __global__ void __launch_bounds__(THREADS) attention_prompt_kernel(const 
         *(uint4 *)kv_piece<D>(s->q, i / (D / 8), i % (D / 8)) = v;
     }
     int64_t v_offset = value_offset(job, D);
-    int my_position = lane.position + row0 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    int warp_position = lane.position + row0 + threadIdx.x / 32 * 16;
     struct chain_state st = {{-INFINITY, -INFINITY}, {0, 0}};
     float acc[D / 8][4] = {};
     int page = tile_page<WHOLE>(job, pages, 0, end), next_page = tile_page<WHOLE>(job, pages, CUDA_TILE_KEYS, end);
@@ -113,9 +112,9 @@ static __global__ void __launch_bounds__(THREADS) attention_prompt_kernel(const 
                                           tile_start<D, WHOLE>(job, next_page, kv_head, next), 0,
                                           min(CUDA_TILE_KEYS, end - next), s->k);
         copies_commit();
-        int visible[2];
-        for (int i = 0; i < 2; i++) visible[i] = max(0, min(CUDA_TILE_KEYS, my_position + 8 * i + 1 - key0));
-        weigh_tile(job, job.kv.dtype == DTYPE_E4M3 ? &s->rows[buffer] : NULL, visible, c, &st, fade);
+        struct tile_scales scales = {NULL, NULL};
+        if (job.kv.dtype == DTYPE_E4M3) scales = {s->rows[buffer].k_scale, s->rows[buffer].v_scale};
+        weigh_tile(job, scales, warp_position + 1 - key0, c, &st, fade);
         copies_wait<1>();
         __syncthreads();
         widen_tile<D, THREADS>(job, s->v);
@@ -127,13 +126,13 @@ static __global__ void __launch_bounds__(THREADS) attention_prompt_kernel(const 
     store_rows<D>(job, lane, row0, h, st, acc);
 }
 
-static __device__ __forceinline__ void take_queries(const struct attention_job &job, struct wide_shared *s,
+static __device__ __forceinline__ void take_queries(const struct attention_job &job, char *q,
                                                     const struct lane_entry &lane, int row0, int h) {
     for (int i = threadIdx.x; i < WIDE_ROWS * WIDE_DIM / 8; i += WIDE_MULTIPLY) {
         int row = row0 + i / (WIDE_DIM / 8), piece = i % (WIDE_DIM / 8);
         uint4 v = make_uint4(0, 0, 0, 0);
         if (row < lane.n_row) v = query_piece<WIDE_DIM>(job.q, lane.row0 + row, h, piece);
-        *(uint4 *)wide_piece(s->q, WIDE_ROWS, row - row0, piece) = v;
+        *(uint4 *)wide_piece(q, WIDE_ROWS, row - row0, piece) = v;
     }
     publish_shared();
     asm volatile("bar.sync 1, %0;" ::"n"(WIDE_MULTIPLY) : "memory"); // of those that multiply
@@ -160,10 +159,12 @@ static __device__ __forceinline__ void store_wide(const struct attention_job &jo
     }
 }
 
+template <bool E4M3>
 static __global__ void __launch_bounds__(WIDE_THREADS, 1)
     attention_wide_kernel(const __grid_constant__ attention_job job) {
     extern __shared__ char memory[];
-    struct wide_shared *s = (struct wide_shared *)(memory + (1024 - (shared_address(memory) & 1023)) % 1024);
+    struct wide_shared<E4M3> *s =
+        (struct wide_shared<E4M3> *)(memory + (1024 - (shared_address(memory) & 1023)) % 1024);
     const struct lane_entry lane = job.batch.lanes[0];
     // The last rows have the longest chains, so they come first.
     int row0 = ((int)gridDim.y - 1 - (int)blockIdx.y) * WIDE_ROWS, h = blockIdx.x;
@@ -177,32 +178,32 @@ static __global__ void __launch_bounds__(WIDE_THREADS, 1)
     }
     __syncthreads();
     if (threadIdx.x >= WIDE_MULTIPLY) {
-        fewer_registers<40>();
+        fewer_registers<E4M3 ? 56 : 40>();
         fetch_tiles(job, s, job.batch.pages + lane.page_at, h / job.r, end);
         return;
     }
-    more_registers<232>();
-    take_queries(job, s, lane, row0, h);
-    int my_position = lane.position + row0 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    more_registers<E4M3 ? 224 : 232>();
+    take_queries(job, s->q, lane, row0, h);
+    int warp_position = lane.position + row0 + threadIdx.x / 32 * 16;
     struct chain_state st = {{-INFINITY, -INFINITY}, {0, 0}};
     float acc[WIDE_DIM / 2];
 #pragma unroll
     for (int i = 0; i < WIDE_DIM / 2; i++) acc[i] = 0;
-    multiply_tiles(job, s, my_position, end, &st, acc);
+    multiply_tiles(job, s, warp_position, end, &st, acc);
     store_wide(job, lane, row0, h, st, acc);
 }
 
 static bool attention_wide_fits(const struct cuda_device *d, const struct attention_args *a,
                                 const struct attention_job *job) {
-    bool plain = a->kv.dtype == DTYPE_BF16 && a->qg.dtype == DTYPE_F32 && a->out.dtype == DTYPE_F32;
+    bool plain = a->qg.dtype == DTYPE_F32 && a->out.dtype == DTYPE_F32 && job->code_bytes == 16;
     return d->major == 9 && a->head_dim == WIDE_DIM && plain && has_whole_tiles(job);
 }
 
-static void attention_wide(struct cuda_device *d, const struct attention_job &job, int n_row) {
-    size_t bytes = 1024 + sizeof(struct wide_shared);
-    cudaFuncSetAttribute(attention_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    attention_wide_kernel<<<dim3((unsigned)job.n_head, (unsigned)ceil_div(n_row, WIDE_ROWS)), WIDE_THREADS, bytes,
-                            d->stream>>>(job);
+template <bool E4M3> static void attention_wide(struct cuda_device *d, const struct attention_job &job, int n_row) {
+    size_t bytes = 1024 + sizeof(struct wide_shared<E4M3>);
+    cudaFuncSetAttribute(attention_wide_kernel<E4M3>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    attention_wide_kernel<E4M3>
+        <<<dim3((unsigned)job.n_head, (unsigned)ceil_div(n_row, WIDE_ROWS)), WIDE_THREADS, bytes, d->stream>>>(job);
     cuda_launched(d, "attention, prompt, wide");
 }
 
@@ -218,7 +219,7 @@ void attention_prompt(struct cuda_device *d, const struct attention_args *a, str
     must(a->batch->n_lane == 1);
     int n_row = a->batch->lanes[0].n_row;
     if (attention_wide_fits(d, a, job)) {
-        attention_wide(d, *job, n_row);
+        (job->kv.dtype == DTYPE_E4M3 ? attention_wide<true> : attention_wide<false>)(d, *job, n_row);
         return;
     }
     switch (a->head_dim) {
@@ -249,8 +250,8 @@ void cuda_attention(struct device *base, const struct attention_args *a) {
     must(a->kv.dtype == DTYPE_BF16 || a->kv.dtype == DTYPE_E4M3); // products are of bf16, so fp32 would be no better
     uintptr_t places = (uintptr_t)a->kv.pages | (uintptr_t)a->kv.page_bytes | (uintptr_t)a->kv.layer_offset;
     struct attention_job job = {
-        *b,   a->q, a->qg, a->out, a->kv, a->n_head, a->n_kv_head, a->n_head / a->n_kv_head, a->scale,
-        NULL, 0,    0,     0,      0,     0};
+        *b, a->q, a->qg, a->out, a->kv, a->n_head, a->n_kv_head, a->n_head / a->n_kv_head, a->scale, NULL,
+        0,  0,    0,     0,      0,     0};
     job.page_shift = page_shift(a->kv.page_rows);
     job.code_bytes = places % 16 == 0 ? 16 : 8;
     if (a->batch->form == FORM_ROWS)

@@ -4,6 +4,7 @@
 // merges the chunks of each query in order. Chunks begin at multiples of 512 whatever the lane's length; queries are
 // rows of the matrix product, so that a query's bits depend on itself and its keys only.
 #include "cuda/attention_codes.cuh"
+#include "cuda/attention_merge.cuh"
 #include "cuda/attention_tiles.cuh"
 
 #define WARPS      8
@@ -13,6 +14,7 @@
 #define KEY_TILES  (WARP_KEYS / 8) // of a warp, as the matrix instruction takes keys
 #define STAGE_KEYS 32              // of values that are fetched together
 #define STAGES     4
+#define AHEAD      ((int64_t)8 << 20) // bytes of keys, and of values, that all blocks together may ask for ahead
 #define Q_PAD      64 // bytes between rows of queries: the rows that are read together meet different banks
 
 // Columns of a warp; with narrow heads some warps have none.
@@ -36,42 +38,79 @@ struct chunk_place {
 
 // ---- where keys lie ----
 
+#define OWN_KEYS (CUDA_CHUNK_KEYS / THREADS) // whose places a thread finds
+
 struct key_place {
     int64_t number, row; // of its page; of the page's rows of all heads
 };
 
-static __device__ __forceinline__ struct key_place place_of_key(const struct attention_job &job, const int32_t *pages,
-                                                                int kv_head, int key) {
-    struct key_place at;
+// This thread's keys of the chunk, found without knowing the lane: a key may be none of it.
+static __device__ __forceinline__ void find_keys(const struct attention_job &job, int kv_head, int first_key,
+                                                 struct key_place own[OWN_KEYS]) {
+    int lane = job.first_lane + blockIdx.z;
+#pragma unroll
+    for (int i = 0; i < OWN_KEYS; i++) {
+        int key = first_key + threadIdx.x + i * THREADS;
 #ifdef TF_ATTENTION_FLAT
-    at.number = pages - job.batch.pages;
-    int slot = key;
+        own[i].number = lane;
+        int slot = key;
 #else
-    int number = job.page_shift >= 0 ? key >> job.page_shift : key / job.kv.page_rows;
-    int slot = key - number * job.kv.page_rows;
-    at.number = pages[number];
+        int number = job.page_shift >= 0 ? key >> job.page_shift : key / job.kv.page_rows;
+        int slot = key - number * job.kv.page_rows;
+        own[i].number = job.batch.pages[(int64_t)lane * job.batch.widest + min(number, job.batch.widest - 1)];
 #endif
-    at.row = (int64_t)kv_head * job.kv.page_rows + slot;
-    return at;
-}
-
-template <int D, bool E4M3>
-__device__ __forceinline__ void find_keys(const struct attention_job &job, const struct chunk_place &at,
-                                          const int32_t *pages, struct chunk_shared<D> *s) {
-    for (int key = threadIdx.x; key < at.n_key; key += THREADS) {
-        struct key_place k = place_of_key(job, pages, at.kv_head, at.first_key + key);
-        s->at[key] = k.number * job.kv.page_bytes + job.kv.layer_offset + k.row * D * (E4M3 ? 1 : 2);
+        own[i].row = (int64_t)kv_head * job.kv.page_rows + slot;
     }
 }
 
+template <int D, bool E4M3>
+__device__ __forceinline__ void note_keys(const struct attention_job &job, const struct chunk_place &at,
+                                          const struct key_place own[OWN_KEYS], struct chunk_shared<D> *s) {
+#pragma unroll
+    for (int i = 0; i < OWN_KEYS; i++) {
+        int key = threadIdx.x + i * THREADS;
+        if (key < at.n_key)
+            s->at[key] = own[i].number * job.kv.page_bytes + job.kv.layer_offset + own[i].row * D * (E4M3 ? 1 : 2);
+    }
+}
+
+struct key_scales {
+    const float *k, *v;
+};
+
+static __device__ __forceinline__ struct key_scales scales_of_key(const struct attention_job &job,
+                                                                  const struct key_place &key) {
+    const char *page = (const char *)job.kv.pages + key.number * job.kv.page_bytes;
+    const float *k = (const float *)(page + job.kv.scale_offset) + key.row;
+    return {k, k + (int64_t)job.n_kv_head * job.kv.page_rows};
+}
+
+// Starts bringing the scales of this thread's keys before the batch's own, and of their values.
+template <int D>
+__device__ __forceinline__ void fetch_scales(const struct attention_job &job, const struct chunk_place &at,
+                                             const struct key_place own[OWN_KEYS], struct chunk_shared<D> *s) {
+#pragma unroll
+    for (int i = 0; i < OWN_KEYS; i++) {
+        int key = threadIdx.x + i * THREADS;
+        if (key >= min(at.n_old, at.n_key)) continue;
+        struct key_scales from = scales_of_key(job, own[i]);
+        copy4(&s->k_scale[key], from.k, 4);
+        copy4(&s->v_scale[key], from.v, 4);
+    }
+    copies_commit();
+}
+
+// Those of the batch's own keys.
 template <int D>
 __device__ __forceinline__ void load_scales(const struct attention_job &job, const struct chunk_place &at,
-                                            const int32_t *pages, struct chunk_shared<D> *s) {
-    for (int key = threadIdx.x; key < at.n_key; key += THREADS) {
-        struct key_place k = place_of_key(job, pages, at.kv_head, at.first_key + key);
-        const float *scales = (const float *)(at.pages + k.number * job.kv.page_bytes + job.kv.scale_offset) + k.row;
-        s->k_scale[key] = scales[0];
-        s->v_scale[key] = scales[(int64_t)job.n_kv_head * job.kv.page_rows];
+                                            const struct key_place own[OWN_KEYS], struct chunk_shared<D> *s) {
+#pragma unroll
+    for (int i = 0; i < OWN_KEYS; i++) {
+        int key = threadIdx.x + i * THREADS;
+        if (key < at.n_old || key >= at.n_key) continue;
+        struct key_scales from = scales_of_key(job, own[i]);
+        s->k_scale[key] = *from.k;
+        s->v_scale[key] = *from.v;
     }
 }
 
@@ -97,10 +136,24 @@ __device__ __forceinline__ void load_keys(const struct chunk_place &at, const st
     }
 }
 
+static __device__ __forceinline__ void ask_ahead(const char *from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
+// Asks for what lies `offset` behind eight keys from `key` on to come into the second cache.
+template <int D, bool E4M3>
+__device__ __forceinline__ void ask_for_keys(const struct chunk_place &at, const struct chunk_shared<D> *s, int key,
+                                             int64_t offset) {
+    int lane = threadIdx.x % 32;
+    key += lane / 4;
+    if (key < at.n_key) ask_ahead(at.pages + s->at[key] + offset + lane % 4 * (D * (E4M3 ? 1 : 2) / 4));
+}
+
 // Of this warp's keys, for all queries. Which input stands where in the instruction is the same for both sides.
 template <int D, bool E4M3>
-__device__ __forceinline__ void make_scores(const struct chunk_place &at, const struct chunk_shared<D> *s,
-                                            struct key_piece<E4M3> next[(D + 31) / 32], float c[KEY_TILES][4]) {
+__device__ __forceinline__ void make_scores(const struct attention_job &job, const struct chunk_place &at,
+                                            const struct chunk_shared<D> *s, struct key_piece<E4M3> next[(D + 31) / 32],
+                                            float c[KEY_TILES][4]) {
     constexpr int N = (D + 31) / 32;
     int lane = threadIdx.x % 32, input = lane % 4 * 16;
 #pragma unroll
@@ -109,6 +162,10 @@ __device__ __forceinline__ void make_scores(const struct chunk_place &at, const 
 #pragma unroll
         for (int i = 0; i < N; i++) now[i] = next[i];
         if (n + 1 < KEY_TILES) load_keys<D, E4M3>(at, s, n + 1, next);
+        if (n + 1 + job.n_ahead < KEY_TILES)
+            ask_for_keys<D, E4M3>(at, s, threadIdx.x / 32 * WARP_KEYS + (n + 1 + job.n_ahead) * 8, 0);
+        if (n < job.n_ahead)
+            ask_for_keys<D, E4M3>(at, s, STAGES * STAGE_KEYS + n * 64 + threadIdx.x / 32 * 8, at.v_offset);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             uint4 top = make_uint4(0, 0, 0, 0), bottom = top, k = widen(now[i]);
@@ -172,7 +229,7 @@ __device__ __forceinline__ struct chunk_sums weigh(const struct attention_job &j
             for (int k = 0; k < 2; k++) {
                 int key = key0 + n * 8 + k;
                 bool seen = key >= unseen && key < visible[half];
-                p[k] = seen ? expf(c[n][2 * half + k] - r.most[half]) : 0.0f;
+                p[k] = seen ? power_of_two((c[n][2 * half + k] - r.most[half]) * LOG2_E) : 0.0f;
                 r.sum[half] += p[k];
                 if (E4M3 && seen) p[k] *= s->v_scale[key];
             }
@@ -289,11 +346,13 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_rows_kernel(const
     extern __shared__ __align__(16) char memory[];
     struct chunk_shared<D> *s = (struct chunk_shared<D> *)memory;
     let_next_start();
-    const struct lane_entry lane = job.batch.lanes[job.first_lane + blockIdx.z];
-    int n_tile_q = (int)gridDim.y / job.n_kv_head, n_query = lane.n_row * job.r, lane_end = lane.position + lane.n_row;
-    const int32_t *pages = job.batch.pages + lane.page_at;
+    int n_tile_q = (int)gridDim.y / job.n_kv_head;
     struct chunk_place at;
     at.kv_head = blockIdx.y / n_tile_q;
+    struct key_place own[OWN_KEYS];
+    find_keys(job, at.kv_head, blockIdx.x * CUDA_CHUNK_KEYS, own);
+    const struct lane_entry lane = job.batch.lanes[job.first_lane + blockIdx.z];
+    int n_query = lane.n_row * job.r, lane_end = lane.position + lane.n_row;
     at.query0 = blockIdx.y % n_tile_q * QUERIES;
     at.n_chunk = (lane_end + CUDA_CHUNK_KEYS - 1) / CUDA_CHUNK_KEYS;
     at.first_key = blockIdx.x * CUDA_CHUNK_KEYS;
@@ -302,30 +361,34 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_rows_kernel(const
     at.pages = (const char *)job.kv.pages;
     at.v_offset = value_offset(job, D);
     if ((int)blockIdx.x >= at.n_chunk || at.query0 >= n_query) return;
-    find_keys<D, E4M3>(job, at, pages, s);
+    note_keys<D, E4M3>(job, at, own, s);
     __syncthreads();
     // Keys and values that are no rows of this batch were written before its tables were sent: they are asked for
     // before what came earlier is waited for.
     int warp = threadIdx.x / 32, l = threadIdx.x % 32;
     bool old_keys = (warp + 1) * WARP_KEYS <= at.n_old, old_values = STAGES * STAGE_KEYS <= at.n_old;
     struct key_piece<E4M3> first[(D + 31) / 32];
+    if (E4M3) fetch_scales<D>(job, at, own, s);
     if (old_keys) load_keys<D, E4M3>(at, s, 0, first);
+    if (old_keys)
+        for (int n = 1; n <= job.n_ahead; n++) ask_for_keys<D, E4M3>(at, s, warp * WARP_KEYS + n * 8, 0);
     if (old_values)
         for (int stage = 0; stage < STAGES; stage++) fetch_values<D, E4M3>(at, s, stage);
     wait_for_earlier();
     if (!old_keys) load_keys<D, E4M3>(at, s, 0, first);
     if (!old_values)
         for (int stage = 0; stage < STAGES; stage++) fetch_values<D, E4M3>(at, s, stage);
-    if (E4M3) load_scales<D>(job, at, pages, s);
+    if (E4M3) load_scales<D>(job, at, own, s);
     for (int i = threadIdx.x; i < QUERIES * D / 8; i += THREADS) {
-        int own = i / (D / 8), q = at.query0 + own;
+        int mine = i / (D / 8), q = at.query0 + mine;
         uint4 v = make_uint4(0, 0, 0, 0);
         if (q < n_query) v = query_piece<D>(job.q, lane.row0 + q / job.r, at.kv_head * job.r + q % job.r, i % (D / 8));
-        *(uint4 *)(s->q[own] + i % (D / 8) * 16) = v;
+        *(uint4 *)(s->q[mine] + i % (D / 8) * 16) = v;
     }
+    if (E4M3) copies_wait<STAGES>();
     __syncthreads();
     float c[KEY_TILES][4] = {}, sums[warp_columns<D>() / 8][4] = {};
-    make_scores<D, E4M3>(at, s, first, c);
+    make_scores<D, E4M3>(job, at, s, first, c);
     int visible[2];
     for (int half = 0; half < 2; half++)
         visible[half] = min(lane.position + (at.query0 + l / 4 + half * 8) / job.r + 1 - at.first_key, at.n_key);
@@ -335,28 +398,24 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_rows_kernel(const
     store_parts<D>(job, lane, at, weights, sums);
 }
 
-// One block a query: its chunks' results, folded in order.
-template <int D> static __global__ void merge_kernel(const __grid_constant__ attention_job job, int row0) {
-    begin_kernel();
+// One block a query. The batch's tables are read before what came earlier is waited for.
+template <int D>
+static __global__ void __launch_bounds__(MERGE_THREADS(D), MERGE_BLOCKS)
+    merge_kernel(const __grid_constant__ attention_job job, int row0) {
+    let_next_start();
     int64_t t = row0 + blockIdx.x;
-    int h = blockIdx.y, col = threadIdx.x;
+    int h = blockIdx.y, col = 2 * threadIdx.x;
     const struct lane_entry lane = job.batch.lanes[job.batch.lane_of_row[t]];
     int n_chunk = (lane.position + lane.n_row + CUDA_CHUNK_KEYS - 1) / CUDA_CHUNK_KEYS;
+    int64_t step = (int64_t)job.n_head * (D + 2);
+    const float *part = job.parts + (lane.part_base - job.first_part + (t - lane.row0) * n_chunk) * step + h * (D + 2);
+    wait_for_earlier();
     if (col >= D) return;
-    const float *part =
-        job.parts + ((lane.part_base - job.first_part + (t - lane.row0) * n_chunk) * job.n_head + h) * (D + 2);
-    float most = -INFINITY, sum = 0, acc = 0;
-#pragma unroll 4
-    for (int c = 0; c < n_chunk; c++, part += (int64_t)job.n_head * (D + 2)) {
-        float m = part[0], l = part[1], x = part[2 + col];
-        if (m == -INFINITY) continue; // it sees nothing of the chunk
-        float larger_max = fmaxf(most, m), fade = expf(most - larger_max), weight = expf(m - larger_max);
-        acc = acc * fade + x * weight;
-        sum = sum * fade + l * weight;
-        most = larger_max;
-    }
-    float gate = tensor_load(job.qg, t, ((int64_t)h * 2 + 1) * D + col);
-    tensor_store(job.out, t, (int64_t)h * D + col, acc * (1.0f / sum) * sigmoid_of(gate));
+    float gate[2];
+    for (int i = 0; i < 2; i++) gate[i] = tensor_load(job.qg, t, ((int64_t)h * 2 + 1) * D + col + i);
+    float2 x = merge_chunks(part, step, n_chunk, col);
+    tensor_store(job.out, t, (int64_t)h * D + col, x.x * sigmoid_of(gate[0]));
+    tensor_store(job.out, t, (int64_t)h * D + col + 1, x.y * sigmoid_of(gate[1]));
 }
 
 template <int D, bool E4M3>
@@ -377,11 +436,12 @@ static void run_lanes(struct cuda_device *d, struct attention_job *job, const st
     job->first_lane = first;
     dim3 grid((unsigned)n_chunk, (unsigned)(job->n_kv_head * ceil_div(n_row * job->r, QUERIES)),
               (unsigned)(last - first));
+    int64_t bytes_of_set = (int64_t)64 * D * (job->kv.dtype == DTYPE_E4M3 ? 1 : 2) * grid.x * grid.y * grid.z;
+    job->n_ahead = AHEAD / bytes_of_set < KEY_TILES ? (int)(AHEAD / bytes_of_set) : KEY_TILES - 1;
     (job->kv.dtype == DTYPE_E4M3 ? launch_chunks<D, true> : launch_chunks<D, false>)(d, job, grid);
     int row0 = b->lanes[first].row0, end = b->lanes[last - 1].row0 + b->lanes[last - 1].n_row;
     dim3 merge((unsigned)(end - row0), (unsigned)job->n_head);
-    unsigned threads = D < 32 ? 32 : D;
-    cuda_start(d, "attention, merge", merge_kernel<D>, merge, threads, 0, *job, row0);
+    cuda_start(d, "attention, merge", merge_kernel<D>, merge, MERGE_THREADS(D), 0, *job, row0);
 }
 
 static int64_t parts_of(const struct lane *l) {

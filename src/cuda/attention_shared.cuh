@@ -14,9 +14,18 @@ struct attention_job {
     int first_lane;
     int64_t first_part;
     int unseen;     // of the rows form: keys before this one are not seen
+    int n_ahead;    // of the rows form: sets of 64 keys, and of values, that a block asks for before it needs them
     int page_shift; // pages of 2^page_shift positions, at least a tile's; -1: of another size, found key by key
     int code_bytes; // that a copy of codes may bring at once, by how pages are aligned: 16 or 8
 };
+
+#define LOG2_E 1.44269504f
+
+static __device__ __forceinline__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 
 // A row of D bf16 in shared memory: pieces of 16 bytes in an order that differs from row to row (as far as there are
 // enough pieces), so that ldmatrix meets no bank twice.

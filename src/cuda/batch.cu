@@ -4,7 +4,7 @@
 
 #define LEAST_LANES 8 // also where the limits name none: single operations may be called on small batches
 #define LEAST_ROWS  1024
-#define LEAST_PAGES 16384
+#define LEAST_PAGES 65536
 
 bool upload_ring_open(struct upload_ring *r, size_t slot_bytes) {
     upload_ring_close(r);
@@ -71,28 +71,30 @@ size_t batch_table_bytes(const struct device_limits *l) {
         .bytes;
 }
 
-static int64_t fill_lanes(const struct batch *b, struct lane_entry *lanes, int32_t *lane_of_row, int32_t *pages) {
-    int64_t n_page = 0, part_base = 0;
+// A lane's pages begin at a multiple of `widest`, so that a kernel can ask for one before it knows its lane.
+static void fill_lanes(const struct batch *b, int32_t widest, struct lane_entry *lanes, int32_t *lane_of_row,
+                       int32_t *pages) {
+    int64_t part_base = 0;
     for (int32_t i = 0; i < b->n_lane; i++) {
         const struct lane *l = &b->lanes[i];
-        lanes[i] = (struct lane_entry){l->row0, l->n_row, l->position, l->n_pending, n_page, part_base, (char *)l->run};
+        int64_t page_at = (int64_t)i * widest;
+        lanes[i] =
+            (struct lane_entry){l->row0, l->n_row, l->position, l->n_pending, page_at, part_base, (char *)l->run};
         for (int32_t t = 0; t < l->n_row; t++) lane_of_row[l->row0 + t] = i;
-        if (l->n_page > 0) memcpy(pages + n_page, l->pages, (size_t)l->n_page * sizeof *pages);
-        n_page += l->n_page;
+        if (l->n_page > 0) memcpy(pages + page_at, l->pages, (size_t)l->n_page * sizeof *pages);
         part_base += ceil_div((int64_t)l->position + l->n_row, CUDA_CHUNK_KEYS) * l->n_row;
     }
-    return n_page;
 }
 
 void cuda_begin(struct device *base, const struct batch *b) {
     struct cuda_device *d = cuda_of(base);
     if (d->failure != cudaSuccess) return;
-    int64_t n_page = 0;
-    for (int32_t i = 0; i < b->n_lane; i++) n_page += b->lanes[i].n_page;
-    struct table_layout l = lay_out_tables(b->n_lane, b->n_keep, b->n_row, n_page);
+    int32_t widest = 1;
+    for (int32_t i = 0; i < b->n_lane; i++) widest = b->lanes[i].n_page > widest ? b->lanes[i].n_page : widest;
+    struct table_layout l = lay_out_tables(b->n_lane, b->n_keep, b->n_row, (int64_t)b->n_lane * widest);
     must(l.bytes <= d->tables.slot_bytes);
     char *host = upload_take(d, &d->tables);
-    fill_lanes(b, (struct lane_entry *)(host + l.lanes), (int32_t *)(host + l.lane_of_row),
+    fill_lanes(b, widest, (struct lane_entry *)(host + l.lanes), (int32_t *)(host + l.lane_of_row),
                (int32_t *)(host + l.pages));
     struct keep_entry *keeps = (struct keep_entry *)(host + l.keeps);
     for (int32_t i = 0; i < b->n_keep; i++)
@@ -107,7 +109,8 @@ void cuda_begin(struct device *base, const struct batch *b) {
                                   b->n_row,
                                   b->n_lane,
                                   b->n_keep,
-                                  b->max_window};
+                                  b->max_window,
+                                  widest};
     d->batch = b;
     d->form = b->form;
 }

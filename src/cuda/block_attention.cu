@@ -2,6 +2,7 @@
 // absolute chunk of 128 keys, one KV head of one lane, and up to 32 of the queries that share it: all rows of the usual
 // block, so that a key is read once. It runs their chains over the chunk's tiles of 64 keys; a second kernel merges the
 // chunks of each query in order. A key that no row of the lane sees is not read, since a ring has another one there.
+#include "cuda/attention_merge.cuh"
 #include "cuda/attention_shared.cuh"
 
 #define CHUNK_KEYS 128 // a window is short, and a processor has a chunk at most: short chains
@@ -220,27 +221,21 @@ static __global__ void __launch_bounds__(THREADS) block_attention_kernel(const _
     store_parts<D, N>(job, lane, s, query0, kv_head, acc);
 }
 
-// One block a query: its chunks' results, folded in order.
-template <int D> static __global__ void block_merge_kernel(const __grid_constant__ block_job job) {
-    begin_kernel();
+// One block a query. The batch's tables are read before what came earlier is waited for.
+template <int D>
+static __global__ void __launch_bounds__(MERGE_THREADS(D), MERGE_BLOCKS)
+    block_merge_kernel(const __grid_constant__ block_job job) {
+    let_next_start();
     int64_t t = job.row0 + blockIdx.x;
-    int h = blockIdx.y, col = threadIdx.x, at = job.batch.lane_of_row[t];
+    int h = blockIdx.y, col = 2 * threadIdx.x, at = job.batch.lane_of_row[t];
     const struct lane_entry lane = job.batch.lanes[at];
     int chunk0 = first_key(lane.position, job.first[at - job.first_lane], job.window, 0) / CHUNK_KEYS;
     int n_chunk = (lane.position + lane.n_row + CHUNK_KEYS - 1) / CHUNK_KEYS - chunk0;
-    float most = -INFINITY, sum = 0, acc = 0;
+    wait_for_earlier();
     if (col >= D) return;
-#pragma unroll 4
-    for (int c = 0; c < n_chunk; c++) {
-        const float *part = part_of(job, t, c, h, D);
-        float m = part[0], l = part[1], x = part[2 + col];
-        if (m == -INFINITY) continue; // it sees nothing of the chunk
-        float larger_max = fmaxf(most, m), fade = expf(most - larger_max), weight = expf(m - larger_max);
-        acc = acc * fade + x * weight;
-        sum = sum * fade + l * weight;
-        most = larger_max;
-    }
-    tensor_store(job.out, t, (int64_t)h * D + col, acc * (1.0f / sum));
+    float2 x = merge_chunks(part_of(job, t, 0, h, D), (int64_t)job.n_head * (D + 2), n_chunk, col);
+    tensor_store(job.out, t, (int64_t)h * D + col, x.x);
+    tensor_store(job.out, t, (int64_t)h * D + col + 1, x.y);
 }
 
 static size_t part_bytes(int64_t n_head, int64_t head_dim) { return (size_t)(n_head * (head_dim + 2)) * sizeof(float); }
@@ -259,7 +254,7 @@ template <int D> static void run_lanes(struct cuda_device *d, const struct block
     dim3 grid((unsigned)job.n_chunk, (unsigned)(job.n_kv_head * ceil_div(widest * job.r, QUERIES)), (unsigned)n_lane);
     cuda_start(d, "block attention", block_attention_kernel<D>, grid, THREADS, bytes, job);
     dim3 merge((unsigned)n_row, (unsigned)job.n_head);
-    cuda_start(d, "block attention, merge", block_merge_kernel<D>, merge, D < 32 ? 32 : D, 0, job);
+    cuda_start(d, "block attention, merge", block_merge_kernel<D>, merge, MERGE_THREADS(D), 0, job);
 }
 
 static int64_t chunks_of(const struct block_attention_args *a, int i) {

@@ -32,7 +32,7 @@ struct batch_view {
     const struct lane_entry *lanes;
     const int32_t *lane_of_row, *ids, *pages;
     const struct keep_entry *keeps;
-    int32_t n_row, n_lane, n_keep, max_window;
+    int32_t n_row, n_lane, n_keep, max_window, widest; // the pages of lane i begin at i * widest
 };
 
 // Uploads: each goes through its own slot of pinned memory, which is free again when its event has happened.
