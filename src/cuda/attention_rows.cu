@@ -14,7 +14,7 @@
 #define KEY_TILES  (WARP_KEYS / 8) // of a warp, as the matrix instruction takes keys
 #define STAGE_KEYS 32              // of values that are fetched together
 #define STAGES     4
-#define AHEAD      ((int64_t)8 << 20) // bytes of keys, and of values, that all blocks together may ask for ahead
+#define AHEAD      ((int64_t)4 << 20) // bytes of keys, and of values, that all blocks together may ask for ahead
 #define Q_PAD      64 // bytes between rows of queries: the rows that are read together meet different banks
 
 // Columns of a warp; with narrow heads some warps have none.

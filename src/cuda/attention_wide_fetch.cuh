@@ -34,14 +34,11 @@ static __device__ __forceinline__ void fetch_tiles(const struct attention_job &j
                                                    const int32_t *pages, int kv_head, int end) {
     int n_fetch = 2 * ((end + CUDA_TILE_KEYS - 1) / CUDA_TILE_KEYS);
     int64_t v_offset = value_offset(job, WIDE_DIM);
-    int page = tile_page<true>(job, pages, 0, end), next_page = page;
+    int page = tile_page<true>(job, pages, 0, end);
     for (int g = 0; g < n_fetch; g++) {
         int key0 = g / 2 * CUDA_TILE_KEYS, n_key = min(CUDA_TILE_KEYS, end - key0), buffer = g % WIDE_BUFFERS;
-        if (g % 2 == 0) {
-            page = next_page;
-            next_page = tile_page<true>(job, pages, key0 + CUDA_TILE_KEYS, end);
-        }
         const char *from = tile_start<WIDE_DIM, true>(job, page, kv_head, key0) + (g % 2 == 1 ? v_offset : 0);
+        if (g % 2 == 1) page = tile_page<true>(job, pages, key0 + CUDA_TILE_KEYS, end);
         if (g >= WIDE_BUFFERS) barrier_wait(&s->empty[buffer], (g / WIDE_BUFFERS - 1) & 1);
         fetch_tile_wide(s->tiles[buffer], from, n_key, job.kv.pages);
         barrier_arrive_copies(&s->full[buffer]);
