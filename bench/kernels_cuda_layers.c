@@ -111,6 +111,7 @@ static void bench_moe(struct bench *b, const struct shape *s, int n_row) {
                     .residual = x,
                     .out = bench_next_tensor(b, &at, n_row, s->hidden)},
     };
+    timer_fill(b->d, b->activations, (size_t)(at - b->activations), 0x807f807f, 0x3f003f00);
     timer_fill(b->d, b->pool, POOL_BYTES, 0xb87fb87f, 0x38003800);
     double one = 3.0 * (double)(s->hidden * s->inner) * (0.5 + 4.0 / 64);
     // As many experts as rows that choose by chance would have.
@@ -161,6 +162,7 @@ static void bench_mix(struct bench *b, const struct shape *s, int n_lane, int n_
                                        .key_dim = VALUE_DIM,
                                        .value_dim = VALUE_DIM,
                                        .out = bench_next_tensor(b, &at, c->n_row, value)};
+    timer_fill(b->d, b->activations, (size_t)(at - b->activations), 0x807f807f, 0x3f003f00);
     timer_fill(b->d, b->pool, POOL_BYTES, 0x807f807f, 0x3f003f00);
     b->d->ops->begin(b->d, &c->batch); // what is recorded must not upload
     bench_wait(b);
@@ -171,11 +173,11 @@ static void bench_mix(struct bench *b, const struct shape *s, int n_lane, int n_
 }
 
 void bench_layers(struct bench *b, const struct shape *shapes, int n_shape) {
-    static const int rows[] = {1, 4, 16};
+    static const int rows[] = {1, 2, 4, 8, 16};
     for (int i = 0; i < n_shape; i++)
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
             bench_mix(b, &shapes[i], rows[k], 1);
-            if (k > 0) bench_mix(b, &shapes[i], 1, rows[k] / 2);
+            if (k > 0) bench_mix(b, &shapes[i], 1, rows[k]);
             if (shapes[i].inner < shapes[i].hidden) bench_moe(b, &shapes[i], rows[k]); // experts are narrow
         }
 }
