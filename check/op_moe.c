@@ -8,6 +8,7 @@ struct moe_case {
     int n_row, n_expert, n_used;
     int64_t hidden, width;
     bool is_usual; // all weights of 4 bits, as the backends that have the operation want them
+    bool is_plain; // the router's weights are bf16, not 8 bits
 };
 
 struct moe_data {
@@ -24,9 +25,10 @@ struct moe_result {
 };
 
 static struct moe_data make_data(struct run *r, const struct moe_case *c) {
-    const struct weight_spec q8 = {WEIGHT_AFFINE, DTYPE_BF16, 8, 64, 0, 0};
+    const struct weight_spec q8 = {WEIGHT_AFFINE, DTYPE_BF16, 8, 64, 0, 0},
+                             bf16 = {WEIGHT_PLAIN, DTYPE_BF16, 0, 0, 0, 0};
     const struct weight_spec kind = {WEIGHT_AFFINE, DTYPE_BF16, c->is_usual ? 4 : 8, 64, 0, 0};
-    struct weight_spec route = q8, widen = kind, narrow = kind;
+    struct weight_spec route = c->is_plain ? bf16 : q8, widen = kind, narrow = kind;
     double *values;
     struct moe_data data = {.c = c};
     data.x = values_normal(r, 501, (size_t)(c->n_row * c->hidden), 3, r->subject->device->activation);
@@ -142,7 +144,10 @@ static void same_rows(struct run *r, const char *what, const struct moe_case *c,
 static void moe_case(struct run *r, const struct moe_case *c) {
     if (case_done(r)) return;
     case_begin(r, "T=%d, %d of %d experts, %ldx%ld%s", c->n_row, c->n_used, c->n_expert, (long)c->width,
-               (long)c->hidden, c->is_usual ? "" : ", weights that it does not take");
+               (long)c->hidden,
+               !c->is_usual  ? ", weights that it does not take"
+               : c->is_plain ? ", a router of bf16"
+                             : "");
     const struct weight_spec kind = {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, c->hidden, c->width};
     struct moe_data data = make_data(r, c);
     struct moe_result all = call(r, &data, true, 0, c->n_row);
@@ -162,12 +167,13 @@ static void moe_case(struct run *r, const struct moe_case *c) {
 }
 
 static void run_moe(struct run *r) {
-    moe_case(r, &(struct moe_case){5, 8, 3, 256, 128, true});
-    moe_case(r, &(struct moe_case){1, 8, 2, 128, 128, true});
+    moe_case(r, &(struct moe_case){5, 8, 3, 256, 128, true, false});
+    moe_case(r, &(struct moe_case){1, 8, 2, 128, 128, true, false});
     if (r->hunting) return;
-    moe_case(r, &(struct moe_case){2, 8, 2, 128, 128, false});
-    moe_case(r, &(struct moe_case){1, 16, 8, 640, 512, true});
-    moe_case(r, &(struct moe_case){21, 20, 4, 640, 384, true});
+    moe_case(r, &(struct moe_case){2, 8, 2, 128, 128, false, false});
+    moe_case(r, &(struct moe_case){1, 16, 8, 640, 512, true, false});
+    moe_case(r, &(struct moe_case){9, 8, 3, 256, 128, true, true});
+    moe_case(r, &(struct moe_case){21, 20, 4, 640, 384, true, false});
 }
 
 static bool scaled(struct device *d, const struct moe_args *a) {

@@ -96,6 +96,10 @@ __device__ __forceinline__ void copy16_to(uint32_t to, const void *from, int byt
 __device__ __forceinline__ void copy4(void *to, const void *from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
 }
+// Eight bytes, at addresses that are 8-byte aligned.
+__device__ __forceinline__ void copy8(void *to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from));
+}
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;"); }
 template <int N> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
 

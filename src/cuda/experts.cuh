@@ -6,8 +6,8 @@
 #include "cuda/rows.cuh"
 #include "cuda/weights.cuh"
 
-// A pair is a row with one of its experts: pair t * n_used + s. Where the shared expert is one of them, as expert
-// n_expert, its pair with row t is T * n_used + t. Pairs are listed by expert, and cut into tiles of one expert each.
+// A pair is a row with one of its experts: pair t * n_used + s. Pairs are listed by expert, and cut into tiles of one
+// expert each.
 struct pair_tile {
     int32_t expert, first, n; // of the list
 };
@@ -20,28 +20,16 @@ struct pair_groups {
 
 static inline size_t group_shared_bytes(int n_expert) { return (size_t)(2 * n_expert) * sizeof(int32_t); }
 
-// What is grouped: n_pair pairs with experts of `ids`, and n_shared of the shared expert.
-struct pair_ids {
-    const int32_t *ids;
-    int n_pair, n_shared, n_expert;
-};
-
-static __host__ __device__ inline int pair_kinds(const struct pair_ids &p) { return p.n_expert + (p.n_shared > 0); }
-__device__ __forceinline__ int expert_of_pair(const struct pair_ids &p, int pair) {
-    return pair < p.n_pair ? p.ids[pair] : p.n_expert;
-}
-
-// Lists the pairs, by one block of whole warps; `shared` has group_shared_bytes(pair_kinds). Which pair of an expert
+// Lists the pairs, by one block of whole warps; `shared` has group_shared_bytes(n_expert). Which pair of an expert
 // comes first is left to chance.
-__device__ __forceinline__ void group_pairs(const struct pair_ids &p, int tile_pairs, const struct pair_groups &groups,
-                                            int32_t *shared) {
+__device__ __forceinline__ void group_pairs(const int32_t *ids, int n_pair, int n_expert, int tile_pairs,
+                                            const struct pair_groups &groups, int32_t *shared) {
     __shared__ int2 totals[32]; // pairs and tiles of a warp's experts
-    int n_expert = pair_kinds(p), n_pair = p.n_pair + p.n_shared;
     int32_t *count = shared, *first = shared + n_expert;
     int n_thread = (int)blockDim.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     for (int e = thread; e < n_expert; e += n_thread) count[e] = 0;
     __syncthreads();
-    for (int i = thread; i < n_pair; i += n_thread) atomicAdd(&count[expert_of_pair(p, i)], 1);
+    for (int i = thread; i < n_pair; i += n_thread) atomicAdd(&count[ids[i]], 1);
     __syncthreads();
     int2 before = make_int2(0, 0);
     for (int e0 = 0; e0 < n_expert; e0 += n_thread) {
@@ -65,12 +53,7 @@ __device__ __forceinline__ void group_pairs(const struct pair_ids &p, int tile_p
         __syncthreads();
     }
     if (thread == 0) *groups.n_tile = before.y;
-    for (int i = thread; i < n_pair; i += n_thread) groups.list[atomicAdd(&first[expert_of_pair(p, i)], 1)] = i;
-}
-
-__device__ __forceinline__ void group_pairs(const int32_t *ids, int n_pair, int n_expert, int tile_pairs,
-                                            const struct pair_groups &groups, int32_t *shared) {
-    group_pairs((struct pair_ids){ids, n_pair, 0, n_expert}, tile_pairs, groups, shared);
+    for (int i = thread; i < n_pair; i += n_thread) groups.list[atomicAdd(&first[ids[i]], 1)] = i;
 }
 
 // The experts' matrices of one kind: alike in everything but their place. They lie at equal distances, or else a table

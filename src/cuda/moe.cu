@@ -4,7 +4,7 @@
 #include <string.h>
 
 struct moe_layout {
-    float *h, *y;
+    float *h, *y, *factors;
     char *x, *h_rows;
     struct pair_groups groups;
     const char **table; // [3 kinds][E][3]
@@ -14,11 +14,12 @@ struct moe_layout {
 static void carve_moe(struct carver *c, struct moe_layout *l, int64_t n_row, int64_t n_used, int64_t n_expert,
                       int64_t hidden, int64_t width) {
     int64_t n_pair = n_row * (n_used + 1), n_tile = n_pair < n_expert + 1 ? n_pair : n_expert + 1;
-    l->most_tiles = n_pair / EXPERT_TILE_ROWS + n_tile;
+    l->most_tiles = n_pair / MOE_TILE_PAIRS + n_tile;
     l->h = (float *)carve(c, (size_t)(n_pair * width) * sizeof(float));
     l->y = (float *)carve(c, (size_t)(n_pair * hidden) * sizeof(float));
     l->x = (char *)carve(c, (size_t)(n_row * moe_row_bytes((int)ceil_div(hidden, MOE_GROUP))));
     l->h_rows = (char *)carve(c, (size_t)(n_pair * moe_row_bytes((int)ceil_div(width, MOE_GROUP))));
+    l->factors = (float *)carve(c, (size_t)n_row * sizeof(float));
     l->groups.list = (int32_t *)carve(c, (size_t)n_pair * sizeof(int32_t));
     l->groups.tile = (struct pair_tile *)carve(c, (size_t)l->most_tiles * sizeof(struct pair_tile));
     l->groups.n_tile = (int32_t *)carve(c, sizeof(int32_t));
@@ -45,8 +46,9 @@ static bool fits(const struct expert_weights &w, const struct weight *shared) {
 static bool rows_fit(const struct moe_args *a) {
     const struct experts_args *e = &a->experts;
     return rows_are_wide(a->norm.x) && (uintptr_t)a->norm.weight % 16 == 0 && e->n_used < MOE_MOST_PAIRS &&
-           a->router.shared_gate != NULL && a->norm.x.n_col <= MOE_MOST_GROUPS * MOE_GROUP &&
-           e->gate[0].n_out <= MOE_MOST_GROUPS * MOE_GROUP && a->norm.x.n_col % 128 == 0 && e->gate[0].n_out % 128 == 0;
+           e->x.n_row * (e->n_used + 1) < MOE_MOST_LIST && a->router.shared_gate != NULL &&
+           a->norm.x.n_col <= MOE_MOST_GROUPS * MOE_GROUP && e->gate[0].n_out <= MOE_MOST_GROUPS * MOE_GROUP &&
+           a->norm.x.n_col % 128 == 0 && e->gate[0].n_out % 128 == 0;
 }
 
 static void fill_job(struct moe_job *job, const struct moe_args *a, const struct moe_layout *l) {
@@ -60,6 +62,7 @@ static void fill_job(struct moe_job *job, const struct moe_args *a, const struct
     job->n_expert = e->n_expert;
     job->n_used = e->n_used;
     job->n_row = (int)e->x.n_row;
+    job->tile_pairs = job->n_row <= 8 ? MOE_TILE_PAIRS : 2 * MOE_TILE_PAIRS; // a few rows want all the warps there are
     job->x_groups = (int)(a->norm.x.n_col / MOE_GROUP);
     job->h_groups = (int)(e->gate[0].n_out / MOE_GROUP);
     job->residual = e->residual;
@@ -68,7 +71,7 @@ static void fill_job(struct moe_job *job, const struct moe_args *a, const struct
     job->y = l->y;
     job->x = l->x;
     job->h_rows = l->h_rows;
-    job->pairs = (struct pair_ids){e->ids, job->n_row * e->n_used, job->n_row, e->n_expert};
+    job->factors = l->factors;
     job->groups = l->groups;
 }
 

@@ -11,21 +11,27 @@
 #include "cuda/moe_product.cuh"
 #include "cuda/router.cuh"
 
-#define MOE_MOST_GROUPS 32 // of a row
-#define MOE_MOST_PAIRS  32 // of a row
+#define MOE_MOST_GROUPS 32        // of a row
+#define MOE_MOST_PAIRS  32        // of a row
+#define MOE_TILE_PAIRS  2         // of an expert, at least
+#define MOE_MOST_LIST   (1 << 15) // pairs of a round
 
 struct moe_job {
     struct router_job router; // of the rows before their norm
+    bool usual_router;
     const float *norm_weight;
     float eps;
     struct expert_weights gate, up, down;
     struct moe_matrix shared_gate, shared_up, shared_down;
     int n_expert, n_used, n_row;
+    int tile_pairs;         // several rows
     int x_groups, h_groups; // of a row, and of a pair's activations
     struct tensor residual, out;
-    float *h, *y;          // [pair][width], [pair][hidden]; pairs as in `pairs`
-    char *x, *h_rows;      // several rows: [row][x_groups]
-    struct pair_ids pairs; // several rows
+    float *h, *y; // [pair][width], [pair][hidden]
+    // Several rows. A pair is a row with one of its experts, as in experts.cuh; that of row t with the shared expert is
+    // n_row * n_used + t.
+    char *x, *h_rows; // [row][x_groups], [pair][h_groups]
+    float *factors;   // [row]: of its norm
     struct pair_groups groups;
 };
 
@@ -49,7 +55,7 @@ __device__ __forceinline__ void moe_take_row(const struct moe_job &job, int64_t 
     }
 }
 
-void moe_open(struct cuda_device *d, const struct moe_job *job);
+void moe_open(struct cuda_device *d, struct moe_job *job);
 void moe_one(struct cuda_device *d, const struct moe_job *job);
 void moe_many(struct cuda_device *d, const struct moe_job *job, int64_t most_tiles);
 

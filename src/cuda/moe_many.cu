@@ -1,6 +1,7 @@
 // Experts of several rows (moe.cuh). Warps work by themselves: each has a few outputs of an expert for all pairs of a
-// tile, and the weights of its next outputs on the way. Inputs come through the first cache, where the rows of a round
-// have room. Activations are brought into groups, and the sums over a row's experts made, by launches of their own.
+// tile, and the weights of its next outputs on the way. Tiles with many pairs come first. Inputs come through the first
+// cache, where the rows of a round have room. Activations are brought into groups, and the sums over a row's experts
+// made, by launches of their own.
 #include "cuda/moe.cuh"
 
 #define WARPS   8
@@ -8,6 +9,7 @@
 #define BLOCKS  2 // on a processor, beside each other
 #define SETS    2 // of outputs of gate and up at once; a set is one output, or as many as there are spans in a warp
 #define DOWNS   4 // of down
+static_assert(2 * SETS == 4 && DOWNS == 4, "span_sums_of_four");
 
 // Pieces of work in order: tiles of pairs, their outputs.
 struct many_work {
@@ -32,7 +34,22 @@ static __device__ __forceinline__ int output_of(const struct many_work &w, int p
 }
 
 static __device__ __forceinline__ int row_of_pair(const struct moe_job &job, int pair) {
-    return pair < job.pairs.n_pair ? pair / job.n_used : pair - job.pairs.n_pair;
+    int n_pair = job.n_row * job.n_used;
+    return pair < n_pair ? pair / job.n_used : pair - n_pair;
+}
+
+// Sums over the lanes of a span of four values each, in the tree of moe_span_sum: x[0] and x[1] become those of the
+// first two in the span's lower half, of the other two in its upper half.
+static __device__ __forceinline__ void span_sums_of_four(float x[4], int span) {
+    int step = span / 2;
+    bool upper = (threadIdx.x & step) != 0;
+    float a = upper ? x[0] : x[2], b = upper ? x[1] : x[3];
+    x[0] = (upper ? x[2] : x[0]) + __shfl_xor_sync(0xffffffffu, a, step);
+    x[1] = (upper ? x[3] : x[1]) + __shfl_xor_sync(0xffffffffu, b, step);
+    for (step /= 2; step > 0; step /= 2) {
+        x[0] += __shfl_xor_sync(0xffffffffu, x[0], step);
+        x[1] += __shfl_xor_sync(0xffffffffu, x[1], step);
+    }
 }
 
 // The codes of a piece: gate and up of each set.
@@ -67,16 +84,14 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) moe_many_widen_kernel(
 #pragma unroll 1
         for (int n = 0; n < t.n; n++) {
             int pair = job.groups.list[t.first + n];
-            const char *row = job.x + (int64_t)row_of_pair(job, pair) * moe_row_bytes(job.x_groups);
-            float factor = moe_norm_factor(row, job.x_groups, job.eps), y[2 * SETS] = {};
+            int r = row_of_pair(job, pair);
+            const char *row = job.x + (int64_t)r * moe_row_bytes(job.x_groups);
+            float factor = job.factors[r], y[2 * SETS] = {};
             if (w.group < job.x_groups) moe_multiply<2 * SETS>(now, row, job.x_groups, w.group, y);
-            moe_span_sum<2 * SETS>(y, w.span);
-#pragma unroll
-            for (int s = 0; s < SETS; s++) {
-                int o = output_of(w, piece, s);
-                if (w.group == 0 && o < width)
-                    job.h[(int64_t)pair * width + o] = silu_of(y[2 * s] * factor) * (y[2 * s + 1] * factor);
-            }
+            span_sums_of_four(y, w.span);
+            int o = output_of(w, piece, w.group / (w.span / 2));
+            if (w.group % (w.span / 2) == 0 && o < width)
+                job.h[(int64_t)pair * width + o] = silu_of(y[0] * factor) * (y[1] * factor);
         }
     }
 }
@@ -122,11 +137,12 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) moe_many_down_kernel(c
             float y[DOWNS] = {};
             if (w.group < job.h_groups)
                 moe_multiply<DOWNS>(now, job.h_rows + pair * moe_row_bytes(job.h_groups), job.h_groups, w.group, y);
-            moe_span_sum<DOWNS>(y, w.span);
+            span_sums_of_four(y, w.span);
+            int half = w.group / (w.span / 2);
 #pragma unroll
-            for (int s = 0; s < DOWNS; s++) {
-                int o = output_of(w, piece, s);
-                if (w.group == 0 && o < hidden) job.y[pair * hidden + o] = y[s];
+            for (int s = 0; s < DOWNS / 2; s++) {
+                int o = output_of(w, piece, half * (DOWNS / 2) + s);
+                if (w.group % (w.span / 2) == 0 && o < hidden) job.y[pair * hidden + o] = y[s];
             }
         }
     }
@@ -139,7 +155,7 @@ static __global__ void __launch_bounds__(THREADS) moe_sums_kernel(const __grid_c
     const float *weights = job.router.weights + t * job.n_used;
     float sum = tensor_load(job.residual, t, i);
     for (int s = 0; s < job.n_used; s++) sum = fmaf(weights[s], job.y[(t * job.n_used + s) * n + i], sum);
-    sum = fmaf(job.router.shared[t], job.y[(job.pairs.n_pair + t) * n + i], sum);
+    sum = fmaf(job.router.shared[t], job.y[((int64_t)job.n_row * job.n_used + t) * n + i], sum);
     tensor_store(job.out, t, i, sum);
 }
 

@@ -45,8 +45,10 @@ static __device__ __forceinline__ void load_codes(const struct weight_view &w, i
 
 static __device__ __forceinline__ void widen_codes(const struct eight_codes &c, float out[8]) {
     float scale = __uint_as_float(c.scale << 16), bias = __uint_as_float(c.bias << 16);
-    for (int i = 0; i < 8; i++)
-        out[i] = fmaf((float)((i < 4 ? c.codes.x : c.codes.y) >> (i % 4 * 8) & 0xff), scale, bias);
+    for (int i = 0; i < 8; i++) { // a code as the last bits of 2^23: conversions are slow
+        uint32_t whole = __byte_perm(i < 4 ? c.codes.x : c.codes.y, 0x4b000000u, 0x7540u + (uint32_t)(i % 4));
+        out[i] = fmaf(__uint_as_float(whole) - 8388608.0f, scale, bias);
+    }
 }
 
 // Logits of expert e and rows [t0, t0 + ROWS) by one warp; e == n_expert is the shared expert's gate. ready() is called
