@@ -237,10 +237,11 @@ double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane, i
     }
     int32_t n = walk(m, lanes, n_lane, n_most, &rate);
     bool may_try = false;
+    if (m->doubts) n = 0;
     m->n_unseen++;
     for (int32_t i = 0; i < n_lane; i++) may_try |= lanes[i].n_most > 0 && !lanes[i].is_looked_back_at;
     // What is known grows old only where it is not used.
-    if (n > 0 && !m->doubts) m->probe_rounds = PROBE_ROUNDS;
+    if (n > 0) m->probe_rounds = PROBE_ROUNDS;
     if (++m->n_choice >= m->probe_rounds && (n > 0 || may_try)) {
         if (n == 0 && !m->doubts && m->probe_rounds < PROBE_MOST) m->probe_rounds *= 2;
         m->n_choice = 0;

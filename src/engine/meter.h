@@ -17,7 +17,8 @@ struct acceptance {
 
 struct meter;
 
-// doubts: for gates: drafts count as wrong, whatever becomes of them, and are tried again soon.
+// doubts: for gates: drafts count as wrong, whatever becomes of them; after some rounds they are tried again, and only
+// then, so that nothing hangs on time.
 enum status meter_create(int32_t n_lane, int32_t max_window, bool doubts, struct meter **out, struct error *e);
 void meter_free(struct meter *m); // NULL is fine
 
