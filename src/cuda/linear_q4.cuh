@@ -38,7 +38,8 @@ __device__ __forceinline__ const struct rows_part &q4_part_of(const struct q4_jo
 template <int MT>
 __device__ __forceinline__ struct q4_matrix q4_matrix_in(const struct q4_job &job, int tile, int place) {
     const struct rows_part &p = q4_part_of(job, tile);
-    return q4_matrix_of(p.w, (tile - p.first_tile) * job.tile_outputs + place * 16 * MT);
+    return q4_matrix_of(p.w, (tile - p.first_tile) * job.tile_outputs + place * 16 * MT,
+                        min(16 * MT, job.tile_outputs));
 }
 
 static inline void q4_cut_tiles(struct q4_job *job, int tile_outputs) {
@@ -48,6 +49,24 @@ static inline void q4_cut_tiles(struct q4_job *job, int tile_outputs) {
         job->part[p].first_tile = job->n_tile;
         job->n_tile += (int)ceil_div(job->part[p].w.n_out, tile_outputs);
     }
+}
+
+// A block may have all of a processor's shared memory but 1024 bytes, which is 99 KiB where processors have least.
+static inline bool q4_has_room(const struct cuda_device *d, size_t bytes) { return bytes + 1024 <= d->shared_bytes; }
+
+// How much of tiles of `most` outputs is used if each of `slots` teams is given as many, in thousandths.
+static inline int64_t q4_filling(int64_t n_out, int64_t slots, int64_t most) {
+    return n_out * 1000 / (ceil_div(n_out, slots * most) * slots * most);
+}
+
+// Tiles of no more outputs than it takes for all of `slots` teams to have as many of them. All warps share a sum.
+static inline void q4_cut_evenly(struct q4_job *job, int most_outputs, int64_t slots) {
+    int64_t n_out = 0;
+    for (int p = 0; p < job->n_part; p++) n_out += job->part[p].w.n_out;
+    int64_t turns = ceil_div(n_out, slots * most_outputs);
+    int outputs = (int)ceil_div(n_out, slots * turns);
+    q4_cut_tiles(job, outputs);
+    while (job->n_tile > slots * turns && outputs < most_outputs) q4_cut_tiles(job, ++outputs);
 }
 
 void linear_q4(struct cuda_device *d, struct q4_job *job);

@@ -54,8 +54,6 @@ __device__ __forceinline__ void plane_store(float4 v, float squares, char *x, st
     if (lane == 0) *(float4 *)note = make_float4((float)left, (float)(all - left), scale.back, squares);
 }
 
-#define PLANES_AHEAD 6 // units that a warp loads at once
-
 // Brings the norm's weight nearer, which no earlier kernel writes.
 __device__ __forceinline__ void warm_planes(const struct plane_input &in, int n_unit, int warp, int n_warp) {
     int lane = threadIdx.x % 32;
@@ -72,22 +70,28 @@ struct plane_place {
     struct plane_note *note;
 };
 
-// The units `warp`, `warp` + n_warp, ... of n: place(i) says which they are.
-template <int R, typename PLACE>
+// The units `warp`, `warp` + n_warp, ... of n: place(i) says which they are. A warp loads AHEAD of them at once. Code
+// that a block runs once takes longer to come than to run: all units have the same few instructions.
+template <int R, int AHEAD, typename PLACE>
 __device__ __forceinline__ void make_units(const struct plane_input &in, int n, int warp, int n_warp, PLACE place) {
     int at = threadIdx.x % 32 * 4;
-    for (int first = warp; first < n; first += n_warp * PLANES_AHEAD) {
-        float4 v[PLANES_AHEAD];
+    bool fast = in.wide && in.x.dtype == DTYPE_F32;
+#pragma unroll 1
+    for (int first = warp; first < n; first += n_warp * AHEAD) {
+        float4 v[AHEAD];
 #pragma unroll
-        for (int k = 0; k < PLANES_AHEAD; k++) {
+        for (int k = 0; k < AHEAD && fast; k++) {
             struct plane_place p = place(min(first + k * n_warp, n - 1));
-            v[k] = plane_load(in, p.row, p.unit * PLANES_UNIT + at);
+            v[k] = *(const float4 *)((const float *)in.x.data + p.row * in.x.stride + p.unit * PLANES_UNIT + at);
         }
-#pragma unroll
-        for (int k = 0; k < PLANES_AHEAD; k++) {
-            if (first + k * n_warp >= n) break;
+#pragma unroll 1
+        for (int k = 0; k < AHEAD && first + k * n_warp < n; k++) {
             struct plane_place p = place(first + k * n_warp);
-            float4 x = v[k];
+            float4 x = v[0];
+#pragma unroll
+            for (int i = 1; i < AHEAD; i++)
+                if (k == i) x = v[i];
+            if (!fast) x = plane_load(in, p.row, p.unit * PLANES_UNIT + at);
             float squares = 0;
             if (in.norm_weight != NULL) {
                 float4 w = plane_weight(in, p.unit * PLANES_UNIT + at);
@@ -100,10 +104,10 @@ __device__ __forceinline__ void make_units(const struct plane_input &in, int n, 
 }
 
 // Those of a row.
-template <int R>
+template <int R, int AHEAD = 6>
 __device__ __forceinline__ void make_planes(const struct plane_input &in, int64_t row, int n_unit,
                                             const struct planes &p, int warp, int n_warp) {
-    make_units<R>(in, n_unit, warp, n_warp, [&](int i) {
+    make_units<R, AHEAD>(in, n_unit, warp, n_warp, [&](int i) {
         return (struct plane_place){row, i, p.x + i * (R * PLANES_UNIT_X), p.notes + i * R};
     });
 }

@@ -10,6 +10,7 @@
 #ifndef TF_CUDA_PRODUCT_Q4_CUH
 #define TF_CUDA_PRODUCT_Q4_CUH
 
+#include "cuda/inputs_q4.cuh"
 #include "cuda/units_q4.cuh"
 
 #define Q4_WARPS   8 // that work on a tile together
@@ -21,112 +22,100 @@ __host__ __device__ static inline int q4_sharing(int n_unit) {
 }
 
 __device__ __forceinline__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ __forceinline__ void mma_codes_first(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%10,%10,%10,%10};"
-                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
 }
 
-// Where a thread finds its rows: lane 4 g + c multiplies with a plane of row 4 j + g / 2, and has sums of row 4 j + c.
-// Any row that exists will do for those that do not. Places are bytes from where the planes' and the notes' unit
-// begins.
-template <int NT> struct q4_rows {
-    const char *x, *notes;
-    uint32_t x_at[NT], note_at[NT];
+// The scales and biases of outputs g and g + 8 of 16, for both groups.
+struct q4_scales {
+    float2 scale[2], bias[2];
 };
 
-__device__ __forceinline__ uint32_t q4_input_at() {
-    int lane = threadIdx.x % 32;
-    return lane / 4 % 2 * 64 + lane % 4 * 16;
-}
-
-// Rows of planes in global memory; row(n) of column n.
-template <int NT, typename ROW>
-__device__ __forceinline__ void q4_take_rows(const struct plane_rows &p, struct q4_rows<NT> *r, ROW row) {
-    int lane = threadIdx.x % 32;
-    r->x = p.x;
-    r->notes = (const char *)p.notes;
+template <int MT> __device__ __forceinline__ struct q4_scales q4_scales_of(const char *unit, int t) {
+    struct q4_scales s;
 #pragma unroll
-    for (int j = 0; j < NT; j++) {
-        r->x_at[j] = (uint32_t)(planes_of_row(p, row(4 * j + lane / 8)).x - p.x) + q4_input_at();
-        r->note_at[j] = (uint32_t)((const char *)planes_of_row(p, row(4 * j + lane % 4)).notes - r->notes);
+    for (int i = 0; i < 2; i++) {
+        uint2 both = *(const uint2 *)(unit + MT * Q4_CODES + (t * 16 + i * 8 + threadIdx.x % 32 / 4) * 8);
+        s.scale[i] = bf16_pair(both.x);
+        s.bias[i] = bf16_pair(both.y);
     }
+    return s;
 }
 
-// A thread's share of a unit's rows.
-template <int NT> struct q4_inputs {
-    uint4 x[2][NT]; // of a group
-    float4 note[NT];
-};
-
-template <int NT, int R>
-__device__ __forceinline__ void q4_load(const struct q4_rows<NT> &rows, int group, struct q4_inputs<NT> *in) {
-#pragma unroll
-    for (int j = 0; j < NT; j++) in->x[group][j] = *(const uint4 *)(rows.x + rows.x_at[j] + group * (R * 128));
-}
+// A group of 16 outputs times all columns; sum: outputs g and g + 8, added to those of the group before.
 template <int NT>
-__device__ __forceinline__ void q4_load_notes(const struct q4_rows<NT> &rows, struct q4_inputs<NT> *in) {
-#pragma unroll
-    for (int j = 0; j < NT; j++) in->note[j] = *(const float4 *)(rows.notes + rows.note_at[j]);
-}
-
-// One unit: two groups of 64 inputs. EARLY: its inputs have been loaded. y: outputs g and g + 8 of each 16.
-template <int MT, int NT, int R, bool EARLY>
-__device__ __forceinline__ void q4_multiply(const char *unit, const struct q4_rows<NT> &rows, struct q4_inputs<NT> &in,
-                                            float y[MT][NT][2]) {
+__device__ __forceinline__ void q4_multiply_group(const char *unit, int t, int group, const struct q4_scales &by,
+                                                  const uint4 x[NT], float sum[NT][2]) {
     const uint32_t low = 0x0f0f0f0fu;
-    int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, q[NT][4];
     int at = g * 64 + (c / 2 * 16 ^ q4_exchange(g)) + c % 2 * 8;
-    float2 scale[MT][2], bias[MT][2];
-    float sum[MT][NT][2];
+    const char *codes = unit + (at ^ group * 32) + t * Q4_CODES;
+    uint2 up = *(const uint2 *)codes, down = *(const uint2 *)(codes + 512);
+    const uint32_t a[2][4] = {{up.x & low, down.x & low, up.x >> 4 & low, down.x >> 4 & low},
+                              {up.y & low, down.y & low, up.y >> 4 & low, down.y >> 4 & low}};
 #pragma unroll
-    for (int t = 0; t < MT; t++)
+    for (int j = 0; j < NT; j++) mma_codes_first(q[j], a[0], x[j].x, x[j].y);
+#pragma unroll
+    for (int j = 0; j < NT; j++) mma_codes(q[j], a[1], x[j].z, x[j].w);
+#pragma unroll
+    for (int j = 0; j < NT; j++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            uint2 both = *(const uint2 *)(unit + MT * Q4_CODES + (t * 16 + i * 8 + g) * 8);
-            scale[t][i] = bf16_pair(both.x);
-            bias[t][i] = bf16_pair(both.y);
+            float whole = (float)(q[j][2 * i] * 256 + q[j][2 * i + 1]);
+            sum[j][i] = group == 0 ? by.scale[i].x * whole : fmaf(by.scale[i].y, whole, sum[j][i]);
         }
+}
+
+template <int NT>
+__device__ __forceinline__ void q4_add_unit(const struct q4_scales &by, const float4 note[NT], const float sum[NT][2],
+                                            float y[NT][2]) {
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float all = fmaf(by.bias[i].x, note[j].x, fmaf(by.bias[i].y, note[j].y, sum[j][i]));
+            y[j][i] = fmaf(note[j].z, all, y[j][i]);
+        }
+}
+
+// One unit: two groups of 64 inputs, which have been loaded. y: outputs g and g + 8 of each 16.
+template <int MT, int NT>
+__device__ __forceinline__ void q4_multiply(const char *unit, const struct q4_inputs<NT> &in, float y[MT][NT][2]) {
+#pragma unroll
+    for (int t = 0; t < MT; t++) {
+        struct q4_scales by = q4_scales_of<MT>(unit, t);
+        float sum[NT][2];
+        q4_multiply_group<NT>(unit, t, 0, by, in.x[0], sum);
+        q4_multiply_group<NT>(unit, t, 1, by, in.x[1], sum);
+        q4_add_unit<NT>(by, in.note, sum, y[t]);
+    }
+}
+
+// The same of inputs that are loaded group by group, where there are too many rows for the registers.
+template <int MT, int NT, int R>
+__device__ __forceinline__ void q4_multiply_late(const char *unit, const struct q4_rows<NT> &rows, float y[MT][NT][2]) {
+    struct q4_inputs<NT> in;
+    struct q4_scales by[MT];
+    float sum[MT][NT][2];
+#pragma unroll
+    for (int t = 0; t < MT; t++) by[t] = q4_scales_of<MT>(unit, t);
 #pragma unroll
     for (int s = 0; s < 2; s++) {
-        if (!EARLY) q4_load<NT, R>(rows, s, &in);
+        q4_load_group<NT, R>(rows, s, &in);
 #pragma unroll
-        for (int t = 0; t < MT; t++) {
-            const char *codes = unit + (at ^ s * 32) + t * Q4_CODES;
-            uint2 up = *(const uint2 *)codes, down = *(const uint2 *)(codes + 512);
-            const uint32_t a[2][4] = {{up.x & low, down.x & low, up.x >> 4 & low, down.x >> 4 & low},
-                                      {up.y & low, down.y & low, up.y >> 4 & low, down.y >> 4 & low}};
-#pragma unroll
-            for (int j = 0; j < NT; j++) {
-                int q[4];
-                mma_codes_first(q, a[0], in.x[s][j].x, in.x[s][j].y);
-                mma_codes(q, a[1], in.x[s][j].z, in.x[s][j].w);
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    float whole = (float)(q[2 * i] * 256 + q[2 * i + 1]);
-                    sum[t][j][i] = s == 0 ? scale[t][i].x * whole : fmaf(scale[t][i].y, whole, sum[t][j][i]);
-                }
-            }
-        }
+        for (int t = 0; t < MT; t++) q4_multiply_group<NT>(unit, t, s, by[t], in.x[s], sum[t]);
     }
-    if (!EARLY) q4_load_notes<NT>(rows, &in);
+    q4_load_notes<NT>(rows, &in);
 #pragma unroll
-    for (int j = 0; j < NT; j++) {
-        float4 note = in.note[j];
-#pragma unroll
-        for (int t = 0; t < MT; t++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float all = fmaf(bias[t][i].x, note.x, fmaf(bias[t][i].y, note.y, sum[t][j][i]));
-                y[t][j][i] = fmaf(note.z, all, y[t][j][i]);
-            }
-    }
+    for (int t = 0; t < MT; t++) q4_add_unit<NT>(by[t], in.note, sum[t], y[t]);
 }
 
 #endif

@@ -7,12 +7,12 @@
 #include "cuda/parts_q4.cuh"
 
 // A team's shared memory: the warps' stages, then their parts.
-template <int MT> __host__ __device__ constexpr int q4_stage_bytes() {
-    return Q4_WARPS * Q4_STAGES * q4_unit_bytes<MT>();
+template <int MT, int STAGES = Q4_STAGES> __host__ __device__ constexpr int q4_stage_bytes() {
+    return Q4_WARPS * STAGES * q4_unit_bytes<MT>();
 }
-template <int NT> __host__ __device__ constexpr int q4_part_buffers() { return NT <= 2 ? 2 : 1; }
-template <int MT, int NT> __host__ __device__ static inline int q4_team_bytes(int n_column) {
-    return q4_stage_bytes<MT>() + q4_part_buffers<NT>() * Q4_WARPS * n_column * 16 * MT * (int)sizeof(float);
+template <int MT, int NT, int STAGES = Q4_STAGES> __host__ __device__ static inline int q4_team_bytes(int n_column) {
+    return q4_stage_bytes<MT, STAGES>() +
+           q4_part_buffers<MT, NT>() * Q4_WARPS * n_column * 16 * MT * (int)sizeof(float);
 }
 static inline int q4_tile_outputs(int n_unit, int mt) { return Q4_WARPS / q4_sharing(n_unit) * 16 * mt; }
 
@@ -23,93 +23,101 @@ static inline unsigned q4_blocks(const struct cuda_device *d, int most, size_t s
     return (unsigned)(n < n_tile ? n : n_tile);
 }
 
-__device__ __forceinline__ int q4_team() { return threadIdx.x / Q4_THREADS; }
-
-// Of a team. Barriers by constant numbers, since a kernel is given all that it might use.
-template <int TEAMS> __device__ __forceinline__ void q4_barrier() {
-    if (TEAMS == 1)
-        __syncthreads();
-    else if (q4_team() == 0)
-        asm volatile("bar.sync 1, %0;" ::"n"(Q4_THREADS) : "memory");
-    else
-        asm volatile("bar.sync 2, %0;" ::"n"(Q4_THREADS) : "memory");
-    static_assert(TEAMS <= 2, "a barrier for each team");
-}
-
 // A range of tiles, and what a JOB must say of one:
 //   matrix(tile, place)    its q4_matrix, for the 16 MT outputs that begin `place` times 16 MT behind the tile's first
 //   rows(tile, &rows)      q4_rows of this thread
 //   n_column(tile)         columns that exist
 //   store(tile, m, n, sum) takes output m of the tile for column n
+// Of a PAIR of matrices, matrix(tile, 0 or 1) are those of the 8 MT outputs that a tile has of each,
+//   store(tile, m, n, first, second) takes both
 //   begin()                called once, after the first weights are under way
 struct q4_range {
     int first, end, step;
 };
 
+template <int NT, int R> __device__ __forceinline__ void q4_step(struct q4_rows<NT> *rows, int units) {
+    rows->x += units * (R * PLANES_UNIT_X);
+    rows->notes += units * R * (int)sizeof(struct plane_note);
+}
+
+// When a warp asks for a unit's planes: when it multiplies, from shared memory, or a group at a time where there are
+// many; before it waits for the unit's weights; or a unit ahead.
+enum q4_when { LOAD_NEAR, LOAD_LATE, LOAD_EARLY, LOAD_AHEAD };
+
 // n_column_most: columns that a tile may have.
-template <int MT, int NT, int R, int TEAMS, typename JOB>
-__device__ __forceinline__ void q4_walk(JOB &job, struct q4_range tiles, int n_unit, int n_column_most, char *shared) {
-    constexpr int UNIT = q4_unit_bytes<MT>(), ALL = Q4_STAGES * UNIT;
-    constexpr bool EARLY = R > 1 && NT <= 2; // from memory that is farther away than the weights by then
+template <int MT, int NT, int R, int TEAMS, int STAGES, q4_when LOAD, bool PAIR, typename JOB>
+__device__ __forceinline__ void q4_walk_as(JOB &job, struct q4_range tiles, int n_unit, int n_column_most,
+                                           char *shared) {
+    constexpr int UNIT = q4_unit_bytes<MT>(), ALL = STAGES * UNIT;
     int warp = threadIdx.x / 32 % Q4_WARPS, sharing = q4_sharing(n_unit), k = warp % sharing, place = warp / sharing;
     int n_mine = (n_unit - k + sharing - 1) / sharing;
     const char *stages = shared + warp * ALL;
-    float *parts = (float *)(shared + q4_stage_bytes<MT>());
+    float *parts = (float *)(shared + q4_stage_bytes<MT, STAGES>());
     uint32_t base = shared_address(stages);
     struct q4_source<MT> q;
     int next_tile = tiles.first, left = 0, to = 0;
     auto fetch = [&]() {
         if (left == 0 && next_tile < tiles.end) {
-            q4_open<MT>(job.matrix(next_tile, place), k, &q);
+            if constexpr (PAIR)
+                q4_open_pair<MT>(job.matrix(next_tile, 0), job.matrix(next_tile, 1), k, &q);
+            else
+                q4_open<MT>(job.matrix(next_tile, place), k, &q);
             next_tile += tiles.step;
             left = n_mine;
         }
         if (left > 0) {
-            q4_fetch<MT>(&q, base + to, sharing);
+            q4_fetch<MT, PAIR>(&q, base + to, sharing);
             to = to + UNIT == ALL ? 0 : to + UNIT;
             left--;
         }
         copies_commit();
     };
 #pragma unroll 1
-    for (int s = 0; s < Q4_STAGES - 1; s++) fetch();
+    for (int s = 0; s < STAGES - 1; s++) fetch();
     job.begin();
     int stage = 0, turn = 0;
 #pragma unroll 1
     for (int tile = tiles.first; tile < tiles.end; tile += tiles.step, turn++) {
         struct q4_rows<NT> rows;
+        struct q4_inputs<NT> in;
         job.rows(tile, &rows);
         float y[MT][NT][2];
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
             for (int j = 0; j < NT; j++) y[t][j][0] = y[t][j][1] = 0;
-        rows.x += k * (R * PLANES_UNIT_X);
-        rows.notes += k * R * sizeof(struct plane_note);
+        q4_step<NT, R>(&rows, k);
+        if (LOAD == LOAD_AHEAD) q4_load<NT, R>(rows, &in);
 #pragma unroll 1
         for (int i = 0; i < n_mine; i++) {
-            struct q4_inputs<NT> in;
-            if (EARLY) {
-                q4_load<NT, R>(rows, 0, &in);
-                q4_load<NT, R>(rows, 1, &in);
-                q4_load_notes<NT>(rows, &in);
+            struct q4_inputs<NT> next;
+            if (LOAD == LOAD_EARLY) q4_load<NT, R>(rows, &in);
+            if (LOAD == LOAD_AHEAD) {
+                if (i + 1 < n_mine) q4_step<NT, R>(&rows, sharing);
+                q4_load<NT, R>(rows, &next);
             }
-            copies_wait<Q4_STAGES - 2>();
+            copies_wait<STAGES - 2>();
             __syncwarp();
             fetch();
-            q4_multiply<MT, NT, R, EARLY>(stages + stage, rows, in, y);
+            if (LOAD == LOAD_NEAR) q4_load<NT, R>(rows, &in);
+            if (LOAD == LOAD_LATE)
+                q4_multiply_late<MT, NT, R>(stages + stage, rows, y);
+            else
+                q4_multiply<MT, NT>(stages + stage, in, y);
+            if (LOAD == LOAD_AHEAD)
+                in = next;
+            else
+                q4_step<NT, R>(&rows, sharing);
             stage = stage + UNIT == ALL ? 0 : stage + UNIT;
-            rows.x += sharing * (R * PLANES_UNIT_X);
-            rows.notes += sharing * R * sizeof(struct plane_note);
         }
-        int part_floats = q4_part_buffers<NT>() == 2 ? Q4_WARPS * n_column_most * 16 * MT : 0;
-        int n_column = job.n_column(tile);
-        if (part_floats == 0) q4_barrier<TEAMS>(); // the tile before has been read
-        q4_put_part<MT, NT>(parts + turn % 2 * part_floats, warp, n_column, y);
-        q4_barrier<TEAMS>();
-        q4_add_parts<MT>(parts + turn % 2 * part_floats, n_column, sharing,
-                         [&](int m, int n, float sum) { job.store(tile, m, n, sum); });
+        q4_finish_tile<MT, NT, TEAMS, PAIR>(job, tile, turn, sharing, n_column_most, parts, y);
     }
+}
+
+template <int MT, int NT, int R, int TEAMS, typename JOB>
+__device__ __forceinline__ void q4_walk(JOB &job, struct q4_range tiles, int n_unit, int n_column_most, char *shared) {
+    constexpr q4_when LOAD = R > 1 && NT <= 2 ? LOAD_EARLY : LOAD_LATE;
+    q4_walk_as<MT, NT, R, TEAMS, Q4_STAGES, LOAD, false>(job, tiles, n_unit, n_column_most, shared);
 }
 
 #endif
