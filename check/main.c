@@ -20,6 +20,7 @@ static const struct suite *const suites[] = {
     &suite_linear_prompt,
     &suite_linear_prompt_terms,
     &suite_activated,
+    &suite_gated,
     &suite_qk_store,
     &suite_attention,
     &suite_attention_prompt,
@@ -71,7 +72,7 @@ static void reserve(struct device *d, const struct device_limits *limits) {
 // A backend may leave out the operations of block drafters, and those that stand for several.
 static bool is_there(const struct suite *s, const struct ops *o) {
     return (s != &suite_moe || o->moe != NULL) && (s != &suite_conv_delta || o->conv_delta != NULL) &&
-           (s != &suite_block_conv || o->block_conv != NULL) &&
+           (s != &suite_gated || o->linear_swiglu != NULL) && (s != &suite_block_conv || o->block_conv != NULL) &&
            (s != &suite_block_attention || o->block_attention != NULL);
 }
 

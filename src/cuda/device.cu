@@ -190,10 +190,10 @@ static void cuda_destroy(struct device *base) {
 // ---- the device ----
 
 static const struct ops cuda_ops = {
-    cuda_begin,     cuda_embed,      cuda_norm,  cuda_linear,       cuda_qk_store,
-    cuda_attention, cuda_conv,       cuda_delta, cuda_delta_commit, cuda_swiglu,
-    cuda_router,    cuda_experts,    cuda_draw,  cuda_block_conv,   cuda_block_attention,
-    cuda_moe,       cuda_conv_delta,
+    cuda_begin,     cuda_embed,      cuda_norm,          cuda_linear,       cuda_qk_store,
+    cuda_attention, cuda_conv,       cuda_delta,         cuda_delta_commit, cuda_swiglu,
+    cuda_router,    cuda_experts,    cuda_draw,          cuda_block_conv,   cuda_block_attention,
+    cuda_moe,       cuda_conv_delta, cuda_linear_swiglu,
 };
 
 static void fill_device(struct cuda_device *d, const struct cuda_device_info *info) {

@@ -44,5 +44,6 @@ void cuda_block_conv(struct device *d, const struct block_conv_args *a);
 void cuda_block_attention(struct device *d, const struct block_attention_args *a);
 bool cuda_moe(struct device *d, const struct moe_args *a);
 bool cuda_conv_delta(struct device *d, const struct conv_delta_args *a);
+bool cuda_linear_swiglu(struct device *d, const struct linear_swiglu_args *a);
 
 #endif

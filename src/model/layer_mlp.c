@@ -12,8 +12,17 @@ void layer_mlp(const struct walk *w, const struct layer_weights *weights, int64_
         .n_parts = 2,
         .part = {{&weights->mlp.gate, s->mlp.gate}, {&weights->mlp.up, s->mlp.up}},
     };
+    struct linear_swiglu_args both = {
+        .linear = widen,
+        .gated = {.gate = s->mlp.gate, .up = s->mlp.up, .out = s->mlp.gate},
+    };
+    bool is_round = w->batch->form == FORM_ROWS;
+    if (is_round && w->ops->linear_swiglu != NULL && w->ops->linear_swiglu(w->device, &both)) {
+        layer_add(w, s->mlp.gate, &weights->mlp.down);
+        return;
+    }
     w->ops->linear(w->device, &widen);
-    if (w->batch->form == FORM_PROMPT) { // a pass of thousands of rows is not written once more
+    if (!is_round) { // a pass of thousands of rows is not written once more
         struct linear_args narrow = {
             .form = FORM_PROMPT,
             .x = s->mlp.gate,
@@ -25,11 +34,6 @@ void layer_mlp(const struct walk *w, const struct layer_weights *weights, int64_
         w->ops->linear(w->device, &narrow);
         return;
     }
-    struct swiglu_args gate = {
-        .gate = s->mlp.gate,
-        .up = s->mlp.up,
-        .out = s->mlp.gate,
-    };
-    w->ops->swiglu(w->device, &gate);
+    w->ops->swiglu(w->device, &both.gated);
     layer_add(w, s->mlp.gate, &weights->mlp.down);
 }

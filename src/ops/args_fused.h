@@ -20,6 +20,12 @@ struct moe_args {
     struct experts_args experts;
 };
 
+// linear with a gate and an up of one shape, without a residual, and swiglu of its outs, which may be written or not.
+struct linear_swiglu_args {
+    struct linear_args linear;
+    struct swiglu_args gated;
+};
+
 // conv, and delta of its out, which may be written or not.
 struct conv_delta_args {
     struct conv_args conv;

@@ -45,6 +45,7 @@ struct ops {
     // Several operations as one, where a backend gains by it; may be NULL.
     bool (*moe)(struct device *, const struct moe_args *);
     bool (*conv_delta)(struct device *, const struct conv_delta_args *);
+    bool (*linear_swiglu)(struct device *, const struct linear_swiglu_args *);
 };
 
 #endif
