@@ -219,6 +219,13 @@ static void several_parts(struct run *r, enum form form, int n_row) {
                                          false});
 }
 
+// Outputs of which each processor of a large GPU has several tiles, in parts, and as few as a tile or two for each.
+static void many_outputs(struct run *r, int n_row) {
+    struct weight_spec spec = affine(4, 64, DTYPE_BF16, 4350, 1024);
+    linear_case(r, &(struct linear_case){FORM_ROWS, n_row, 1024, 3, {spec, spec, spec}, true, false, false});
+    one_weight(r, FORM_ROWS, n_row, affine(4, 64, DTYPE_BF16, 3000, 1152), false, true);
+}
+
 static void run_rows(struct run *r) {
     static const int n_rows[] = {1, 2, 3, 4, 5, 8, 16, 17, 33, 64};
     one_weight(r, FORM_ROWS, 5, affine(4, 64, DTYPE_BF16, 37, 128), true, true);
@@ -235,12 +242,15 @@ static void run_rows(struct run *r) {
     // Sums that no number of workers shares evenly, and more tiles of outputs than a GPU has places.
     one_weight(r, FORM_ROWS, 20, affine(4, 64, DTYPE_BF16, 300, 2176), true, false);
     one_weight(r, FORM_ROWS, 9, affine(4, 64, DTYPE_BF16, 8800, 1024), false, true);
+    for (int i = 0; i < 4 && r->subject->matrix_units; i++) many_outputs(r, (const int[]){1, 3, 7, 13}[i]);
 }
 
 // Rows that hardly fit anywhere.
 static void run_wide(struct run *r) {
     one_weight(r, FORM_ROWS, 13, affine(4, 64, DTYPE_BF16, 20, 17408), false, true);
-    if (!r->hunting) one_weight(r, FORM_ROWS, 7, affine(4, 64, DTYPE_BF16, 20, 17408), true, false);
+    if (r->hunting) return;
+    one_weight(r, FORM_ROWS, 7, affine(4, 64, DTYPE_BF16, 20, 17408), true, false);
+    if (r->subject->matrix_units) one_weight(r, FORM_ROWS, 10, affine(4, 64, DTYPE_BF16, 2200, 8448), false, true);
 }
 
 static void run_prompt(struct run *r) {
@@ -357,7 +367,7 @@ const struct suite suite_linear = {
 const struct suite suite_linear_wide = {
     "linear", "linear-wide",
     run_wide, faults + 5,
-    2,        {.max_rows = 1, .max_round_rows = 13, .max_in = 17408, .max_out = 20}};
+    2,        {.max_rows = 1, .max_round_rows = 13, .max_in = 17408, .max_out = 2200}};
 const struct suite suite_linear_prompt = {
     "prompt",   "linear-prompt",
     run_prompt, faults,
