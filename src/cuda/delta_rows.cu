@@ -275,8 +275,8 @@ static __device__ __forceinline__ void open_taps(const struct conv_job &conv, co
     }
 }
 
-// The channel of the row whose input is m; the ring gets that, at `slot`. Heads that share a key share its channels: the
-// first one's threads store them.
+// The channel of the row whose input is m; the ring gets that, at `slot`. Heads that share a key share its channels:
+// the first one's threads store them.
 static __device__ __forceinline__ float convolve(const struct conv_job &conv, const struct lane_entry &lane, int slot,
                                                  int64_t channel, bool stores, float m, struct taps *x) {
     float sum = 0;
