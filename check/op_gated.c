@@ -78,14 +78,14 @@ static void gated_case(struct run *r, int n_row, int64_t n_in, int64_t width, bo
 }
 
 static void run_gated(struct run *r) {
-    gated_case(r, 2, 1024, 256, true);
+    gated_case(r, 9, 1024, 256, true);
     if (r->hunting) return;
-    static const int n_rows[] = {1, 3, 4, 5, 8, 9, 16};
-    for (int i = 0; i < 7; i++) gated_case(r, n_rows[i], 1152, 384, i % 2 == 0);
+    static const int n_rows[] = {1, 1, 9, 12, 16};
+    for (int i = 0; i < 5; i++) gated_case(r, n_rows[i], 1152, 384, i % 2 == 0);
     if (!r->subject->matrix_units) return;
     gated_case(r, 16, 2048, 8192, true); // blocks with several tiles each
-    gated_case(r, 7, 1024, 8192, false);
-    gated_case(r, 4, 1024, 6144, true);
+    gated_case(r, 1, 1024, 8192, false);
+    gated_case(r, 9, 1024, 6144, true);
 }
 
 static bool swapped(struct device *d, const struct linear_swiglu_args *a) {

@@ -58,19 +58,17 @@ static bool launch(struct cuda_device *d, struct gated_job *job) {
 
 // A row's bits are the same in each, and those of linear and swiglu.
 static bool choose(struct cuda_device *d, struct gated_job *job) {
-    int64_t n_row = job->product.n_row, n = d->n_processors, n_out = job->out.n_col;
-    bool three = q4_filling(n_out, 3 * n, 16) > q4_filling(n_out, 2 * n, 16);
-    if (n_row == 1) return launch<2, 1, PLANES_MADE, 2, 4, 1, LOAD_NEAR>(d, job);
-    if (n_row <= 4 && three) return launch<2, 1, PLANES_GLOBAL, 3, 3, 1, LOAD_EARLY>(d, job);
-    if (n_row <= 4) return launch<2, 1, PLANES_GLOBAL, 2, 4, 1, LOAD_AHEAD>(d, job);
-    if (n_row <= 8) return launch<3, 2, PLANES_GLOBAL, 2, 3, 1, LOAD_EARLY>(d, job);
+    if (job->product.n_row == 1) return launch<2, 1, PLANES_MADE, 2, 4, 1, LOAD_NEAR>(d, job);
     return launch<3, 4, PLANES_GLOBAL, 1, 4, 1, LOAD_AHEAD>(d, job);
 }
 
+// Of two to eight rows the two operations are faster: swiglu leaves planes of its rows to the product behind it, which
+// otherwise is one more launch.
 static bool has_kernels(const struct cuda_device *d, const struct linear_swiglu_args *a) {
     const struct linear_args *l = &a->linear;
-    if (l->n_parts != 2 || l->residual.data != NULL || l->form != FORM_ROWS || l->x.n_row < 1 || l->x.n_row > 16)
-        return false;
+    int64_t n_row = l->x.n_row;
+    if (l->n_parts != 2 || l->residual.data != NULL || l->form != FORM_ROWS) return false;
+    if (n_row != 1 && (n_row < 9 || n_row > 16)) return false;
     const struct weight *gate = l->part[0].w, *up = l->part[1].w;
     bool usual = is_usual_q4(weight_view_of(gate)) && is_usual_q4(weight_view_of(up)) && gate->n_out == up->n_out;
     bool wide =

@@ -39,7 +39,9 @@ static bool one_row(struct cuda_device *d, struct q4_job *job, int64_t n_out, in
     return n_out > 96 * n && launch<2, 1, PLANES_MADE, 2, 4, 1, LOAD_NEAR, true>(d, job);
 }
 
+// With long sums two blocks beside each other are faster: the next launch finds room when one of them is done.
 static bool to_4_rows(struct cuda_device *d, struct q4_job *job, int64_t n_out, int64_t n) {
+    if (job->n_unit > 32) return false;
     if (n_out <= 48 * n) return launch<3, 1, PLANES_GLOBAL, 1, 6, 1, LOAD_AHEAD, true>(d, job);
     if (q4_filling(n_out, 3 * n, 32) > q4_filling(n_out, 2 * n, 32))
         return launch<2, 1, PLANES_GLOBAL, 3, 3, 1, LOAD_EARLY, true>(d, job);
