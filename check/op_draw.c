@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_ROWS 6
+#define MAX_ROWS 10
 
 struct draw_case {
     const char *name;
@@ -171,6 +171,10 @@ static void draw_case(struct run *r, const struct draw_case *c) {
         call_draw(r, d, row, 1, c, &data.params[t], other);
         expect_same(r, "a row alone", &other[0], &all[t]);
     }
+    // A device may keep ids that come again and again: the first row's, while the others bring theirs.
+    for (int i = 0; i < MAX_ROWS; i++) call_draw(r, d, data.logits, 1, c, data.params, other);
+    call_draw(r, d, data.logits, MAX_ROWS, c, data.params, other);
+    for (int t = 0; t < MAX_ROWS; t++) expect_same(r, "a row after draws of the first", &other[t], &all[t]);
     for (int i = 0; i < 2; i++) {
         if (r->subject->others[i] == NULL) continue;
         call_draw(r, r->subject->others[i], data.logits, MAX_ROWS, c, data.params, other);

@@ -102,6 +102,7 @@ struct packer {
     size_t used;
     const uint32_t *allowed; // the last row's, and where they are
     uint32_t allowed_at;
+    bool has_usual; // a row has the usual ids
 };
 
 static bool has_penalty(const struct draw_params *p) {
@@ -117,8 +118,9 @@ static uint32_t pack(struct packer *k, const void *data, size_t bytes) {
     return at;
 }
 
-// Whether the ids are the usual ones. The first ones become that, and later those that come again and again.
-static bool are_usual(struct cuda_device *d, const uint32_t *allowed, size_t n_word) {
+// Whether the ids are the usual ones. The first ones become that, and later others that come again and again, unless a
+// row that is drawn with these has those that are usual now (in_use).
+static bool are_usual(struct cuda_device *d, const uint32_t *allowed, size_t n_word, bool in_use) {
     struct draw_state *s = d->draw;
     size_t bytes = n_word * sizeof *allowed;
     if (bytes > draw_usual_bytes(&d->limits)) return false;
@@ -126,7 +128,7 @@ static bool are_usual(struct cuda_device *d, const uint32_t *allowed, size_t n_w
         s->n_others = 0;
         return true;
     }
-    if (s->n_usual > 0 && ++s->n_others < OTHERS_MOST) return false;
+    if (s->n_usual > 0 && (++s->n_others < OTHERS_MOST || in_use)) return false;
     if (s->n_usual > 0) cuda_note(d, cudaStreamSynchronize(d->stream), "wait for a copy of ids");
     memcpy(s->usual, allowed, bytes);
     s->n_usual = n_word;
@@ -159,7 +161,9 @@ static bool pack_row(struct packer *k, const struct draw_params *p, int32_t n_vo
     row->bias_at = pack(k, p->bias, bias);
     row->seen_at = pack(k, p->seen, seen);
     if (p->allowed != k->allowed) {
-        k->allowed_at = are_usual(k->d, p->allowed, n_word) ? DRAW_USUAL : pack(k, p->allowed, allowed);
+        bool usual = are_usual(k->d, p->allowed, n_word, k->has_usual);
+        k->allowed_at = usual ? DRAW_USUAL : pack(k, p->allowed, allowed);
+        k->has_usual = k->has_usual || usual;
         k->allowed = p->allowed;
     }
     row->allowed_at = k->allowed_at;
@@ -170,7 +174,7 @@ static bool pack_row(struct packer *k, const struct draw_params *p, int32_t n_vo
 static int draw_some(struct cuda_device *d, const struct draw_args *a, int first) {
     int left = (int)a->logits.n_row - first, n = 0;
     bool any_listed = false, any_unlisted = false;
-    struct packer k = {d, NULL, 0, NULL, 0};
+    struct packer k = {d, NULL, 0, NULL, 0, false};
     struct draw_job job;
     int32_t n_vocab = a->n_vocab < a->logits.n_col ? a->n_vocab : (int32_t)a->logits.n_col;
     for (; n < left && n < DRAW_ROWS && pack_row(&k, &a->params[first + n], n_vocab, &job.rows[n]); n++) {
