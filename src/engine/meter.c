@@ -229,6 +229,12 @@ static int32_t walk(const struct meter *m, struct meter_lane *lanes, int32_t n_l
     return 0;
 }
 
+// Looking back shows whether drafts would be right, and not what they take: where they are, and seem to take too long,
+// that has to be seen again.
+static bool may_be_tried(const struct meter_lane *l) {
+    return l->n_most > 0 && (!l->is_looked_back_at || l->worth[0] > (double)FIRST_CHANCE);
+}
+
 double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane, int32_t n_most) {
     double rate, unused;
     if (n_lane > m->n_lane) {
@@ -239,7 +245,7 @@ double meter_choose(struct meter *m, struct meter_lane *lanes, int32_t n_lane, i
     bool may_try = false;
     if (m->doubts) n = 0;
     m->n_unseen++;
-    for (int32_t i = 0; i < n_lane; i++) may_try |= lanes[i].n_most > 0 && !lanes[i].is_looked_back_at;
+    for (int32_t i = 0; i < n_lane; i++) may_try |= may_be_tried(&lanes[i]);
     // What is known grows old only where it is not used.
     if (n > 0) m->probe_rounds = PROBE_ROUNDS;
     if (++m->n_choice >= m->probe_rounds && (n > 0 || may_try)) {

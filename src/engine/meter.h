@@ -60,7 +60,7 @@ struct meter_lane {
     int32_t n_most;               // drafts that it could have
     bool by_head;                 // each costs a step of the head, or
     bool at_once;                 // all of them one
-    bool is_looked_back_at;       // so it need not be tried against what is known
+    bool is_looked_back_at;       // so it is not tried to learn whether it is right
     double worth[DRAFT_MAX_ROWS]; // of its kth draft: that it is kept with all before it; falling
     int32_t n;                    // out: drafts to take
 };

@@ -181,6 +181,28 @@ static void useless_models_are_given_up(void **state) {
     meter_free(m);
 }
 
+// A proposal that something disturbed does not end a head that is right: looking back does not measure times.
+static void what_seems_slow_is_measured_again(void **state) {
+    (void)state;
+    struct meter *m = open(1);
+    struct meter_lane l = lane(7, 0.9, true);
+    int n_round = 0;
+    l.is_looked_back_at = true;
+    meter_add_round(m, 1, 1, 100);
+    meter_add_round(m, 1, 8, 120);
+    meter_add_head(m, 1, 1, 1000);
+    for (int n_tried = 0; n_tried < 8 && n_round < 8192; n_round++) {
+        meter_choose(m, &l, 1, 7);
+        if (l.n == 0) continue;
+        n_tried++;
+        meter_add_head(m, 1, l.n, 5 * l.n);
+    }
+    assert_in_range(n_round, 256, 8191);
+    meter_choose(m, &l, 1, 7);
+    assert_true(l.n > 0); // now it is known to pay
+    meter_free(m);
+}
+
 static void very_many_lanes_are_plain(void **state) {
     (void)state;
     enum { N = 4096 };
@@ -205,6 +227,7 @@ int main(void) {
         cmocka_unit_test(a_choice_is_probed_now_and_then),    cmocka_unit_test(streams_differ_and_are_forgiven),
         cmocka_unit_test(useless_models_are_given_up),        cmocka_unit_test(very_many_lanes_are_plain),
         cmocka_unit_test(what_was_not_measured_is_filled_in), cmocka_unit_test(a_small_gain_is_none),
+        cmocka_unit_test(what_seems_slow_is_measured_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
