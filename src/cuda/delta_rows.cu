@@ -329,7 +329,7 @@ template <bool WHOLE> static __device__ __forceinline__ struct delta_shape shape
 template <bool CONV, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS, 2)
     delta_rows_kernel(const __grid_constant__ delta_job job, const __grid_constant__ conv_job conv) {
-    __shared__ struct rows_shared shared;
+    __shared__ __align__(16) struct rows_shared shared;
     let_next_start();
     const struct delta_shape s = shape_of<WHOLE>(job.shape);
     const struct lane_entry lane = job.batch.lanes[blockIdx.y];
@@ -370,7 +370,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 static __global__ void __launch_bounds__(THREADS)
     delta_commit_kernel(struct delta_shape shape, struct lane_entry lane) {
-    __shared__ struct rows_shared shared;
+    __shared__ __align__(16) struct rows_shared shared;
     begin_kernel();
     float v[KEYS];
     open_state(shape, lane, blockIdx.x, &shared, v);
