@@ -57,7 +57,10 @@ copy_network_settings() {
 mount_system() {
     local dev=$system/dev
     mount -t proc -o nosuid,nodev,noexec proc "$system/proc" && mount -t tmpfs -o mode=755,nosuid tmpfs "$dev" &&
-        mkdir "$dev/shm" && mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$dev/shm" || fail "cannot mount in $system"
+        mkdir "$dev/shm" "$dev/pts" && mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$dev/shm" &&
+        mount -t devpts -o newinstance,ptmxmode=666,mode=620,nosuid,noexec devpts "$dev/pts" ||
+        fail "cannot mount in $system"
+    ln -s pts/ptmx "$dev/ptmx"
     mknod -m 666 "$dev/null" c 1 3
     mknod -m 666 "$dev/zero" c 1 5
     mknod -m 666 "$dev/full" c 1 7
