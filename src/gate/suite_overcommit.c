@@ -6,6 +6,7 @@
 #define N_JOBS     16
 #define N_KINDS    6
 #define OVER_TENTH 14 // what is claimed, in tenths of the pool
+#define TRIES      5
 
 static const char *const kind_names[N_KINDS] = {"pages of 256, all", "pages of 64",        "pages of 1, all",
                                                 "pages of 96",       "pages of 4096, all", "pages of 1"};
@@ -47,7 +48,10 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
     arm.kv_memory_bytes = pool_bytes(g, &arm, jobs, n);
     arm.fault = fault;
     arm.in_process = false;
-    s = suite_run_together(g, &arm, jobs, n, v, e);
+    // On a machine that is busy with other things each request may be done before the next one comes.
+    int tries = 0;
+    do s = suite_run_together(g, &arm, jobs, n, v, e);
+    while (s == STATUS_OK && !v->red && g->most_waiting == 0 && ++tries < TRIES);
     if (s == STATUS_OK && g->most_waiting == 0) verdict_red(v, "no request had to wait");
     return s;
 }
