@@ -100,6 +100,15 @@ __device__ __forceinline__ void copy4(void *to, const void *from, int bytes) {
 __device__ __forceinline__ void copy8(void *to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from));
 }
+
+// How codes of weights are cached in a round, which reads them once: they make room before what every launch reads
+// again. A layer's codes would drive instructions, rows and tables out of the second cache otherwise.
+__device__ __forceinline__ uint64_t read_once() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;"); }
 template <int N> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
 

@@ -75,9 +75,9 @@ struct moe_codes {
 
 __device__ __forceinline__ uint4 moe_load(const char *from) {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(from));
+                 : "l"(from), "l"(read_once()));
     return v;
 }
 

@@ -83,7 +83,8 @@ __device__ __forceinline__ void q4_fetch(struct q4_source<MT> *q, uint32_t unit,
 #pragma unroll
     for (int t = 0; t < 2 * MT; t++) {
         if ((PAIR ? t / 2 : t) * 8 + lane / 4 <= q->last)
-            asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to + t * 512), "l"(q->codes[t]));
+            asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to + t * 512),
+                         "l"(q->codes[t]), "l"(read_once()));
         q->codes[t] += step * 64;
     }
     to = unit + MT * Q4_CODES + lane % 16 * 8 + lane / 16 * 4;
