@@ -157,6 +157,7 @@ static void describe_source(struct ledger *l, struct claim *c, const struct atte
     l->counts.n_resumed_rows += c->resume;
     if (e == NULL) return;
     e->used = ++p->clock;
+    e->stay_here = false; // it is worth more now than when it was refused
     c->source.tier = a->tier;
     c->source.first_page = a->n_shared;
     c->source.n_page = e->n_page;

@@ -27,7 +27,7 @@ struct prefix_entry {
     bool dropped;                // unusable: removed with the last pin
     bool leaving;                // its run was taken over: out of the pool with the last pin
     bool coming;                 // on its way from the host tier into the pool
-    bool stay_here;              // not to be written to the host tier: refused, or failed
+    bool stay_here;              // not to be written to the host tier until it is used: refused, evicted or failed
     uint64_t used;               // when it was last kept or resumed from; larger is later
     struct prefix_entry *parent; // the longest kept entry that it extends
     // Of the tier that is looked at, only within a search for a victim: direct children there, and its use.

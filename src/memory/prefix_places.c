@@ -202,10 +202,13 @@ static struct prefix_entry *find_donor(const struct prefix *p, const struct pref
     return best;
 }
 
-// Evicts from the host tier what is no more useful than the entry that needs room.
+// Evicts from the host tier what is less useful than the entry that needs room. What is evicted may still be in the
+// pool: it is not written again before it is used, or where the pool holds more than the tier, two entries would take
+// turns for ever.
 static bool make_host_room(struct prefix *p, const struct prefix_entry *wanted) {
     struct prefix_entry *e = find_victim(p, PREFIX_HOST, wanted);
-    if (e == NULL || e->use > wanted->use) return false;
+    if (e == NULL || e->use > wanted->use || (e->use == wanted->use && e->used > wanted->used)) return false;
+    e->stay_here = true;
     evict(p, e, PREFIX_HOST);
     return true;
 }

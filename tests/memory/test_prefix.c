@@ -396,6 +396,35 @@ static void test_an_entry_larger_than_the_tier_is_refused(void **state) {
     close_world(w);
 }
 
+// The pool holds three entries, the host tier one: the newest, and then the one that was used.
+static void test_a_pool_larger_than_the_host_tier(void **state) {
+    (void)state;
+    struct world *w = open_world((struct world_shape){.pages_all = true, .share = true, .host_entries = 1});
+    int32_t ids[WORLD_ROWS];
+    for (int used = 2; used >= 0; used--) { // the first three prompts are new
+        for (int i = 0; used == 2 && i < 3; i++) {
+            fill(ids, 0, 1000, 20 + i);
+            assert_int_equal(run(w, 0, ids, 1000, no_marks), 0);
+        }
+        fill(ids, 0, 1000, 20 + used);
+        if (used < 2) assert_int_equal(run(w, 0, ids, 1000, no_marks), 960);
+        int n_write = 0;
+        for (; world_write(w, true), w->writing; n_write++) {
+            assert_int_equal(w->write.position, 960);
+            assert_true(n_write < 3);
+            world_write(w, false);
+        }
+        assert_int_equal(n_write, 1);
+        assert_int_equal(counts_of(w).n_in_pool, 3);
+        assert_int_equal(counts_of(w).n_in_host, 1);
+    }
+    while (prefix_reclaim(w->prefix))
+        ;
+    fill(ids, 0, 1000, 20);
+    assert_int_equal(run(w, 0, ids, 1000, no_marks), 960);
+    close_world(w);
+}
+
 // What the pool gave up comes back from the host, once for all that share it.
 static void test_back_into_the_pool(void **state) {
     (void)state;
@@ -556,6 +585,7 @@ int main(void) {
         cmocka_unit_test(test_a_full_pool_gives_up_what_is_needed),
         cmocka_unit_test(test_the_host_tier_holds_common_pages_once),
         cmocka_unit_test(test_an_entry_larger_than_the_tier_is_refused),
+        cmocka_unit_test(test_a_pool_larger_than_the_host_tier),
         cmocka_unit_test(test_back_into_the_pool),
         cmocka_unit_test(test_a_failed_restore_starts_from_row_0),
         cmocka_unit_test(test_the_last_run_is_taken_over),
