@@ -27,31 +27,36 @@ int32_t ledger_count_set_aside(const struct ledger *l) {
     return n;
 }
 
-static int32_t find_run(const struct ledger *l, const struct attempt *a) {
+// Runs lie over more pages or fewer, as their sizes have it: where the one that is free first lies over more than can
+// be spared, those of kept prompts may lie over fewer. A claim of the whole pool would wait for ever otherwise.
+static int32_t find_run(const struct ledger *l, const struct attempt *a, int64_t spare) {
     const struct pool *pool = l->settings.pool;
     int32_t run = pool_find_free_run(pool);
-    if (run != POOL_NONE) return run;
+    if (run != POOL_NONE && pool_count_open_in_run(pool, run) <= spare) return run;
     struct pool_counts c;
     pool_get_counts(pool, &c);
-    for (int32_t i = 0; i < c.n_run; i++)
-        if (pool_run_is_open(pool, i) && !(a->passes && i == l->target)) return i;
-    return POOL_NONE;
+    for (int32_t i = 0; i < c.n_run && (run == POOL_NONE || spare >= 0); i++) {
+        if (!pool_run_is_open(pool, i) || (a->passes && i == l->target)) continue;
+        if (run == POOL_NONE) run = i;
+        if (pool_count_open_in_run(pool, i) <= spare) return i;
+    }
+    return run;
 }
 
 static enum ledger_wait find_room(const struct ledger *l, struct attempt *a) {
     const struct pool *pool = l->settings.pool;
-    int64_t open = pool_count_open(pool), need = a->n_page - a->n_shared;
+    int64_t spare = pool_count_open(pool) - (a->n_page - a->n_shared);
+    if (a->lane > 0 || !ledger_sets_aside(l)) spare -= ledger_count_set_aside(l);
     if (a->lane < l->n_fixed) {
         a->run = a->lane;
     } else if (a->takes_over) {
         a->run = a->entry->places[PREFIX_POOL].run;
     } else {
-        a->run = find_run(l, a);
+        a->run = find_run(l, a, spare);
         if (a->run == POOL_NONE) return LEDGER_WAIT_RUN;
-        open -= pool_count_open_in_run(pool, a->run);
+        spare -= pool_count_open_in_run(pool, a->run);
     }
-    if (a->lane > 0 || !ledger_sets_aside(l)) open -= ledger_count_set_aside(l);
-    return need <= open ? LEDGER_WAIT_NONE : LEDGER_WAIT_PAGES;
+    return spare >= 0 ? LEDGER_WAIT_NONE : LEDGER_WAIT_PAGES;
 }
 
 // ---- who may pass the head ----

@@ -1,0 +1,67 @@
+// Claims of all that a pool can hold, while kept prompts lie in it.
+#include "tests/memory/world.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static const struct prefix_marks no_marks = {0};
+
+static void submit(struct world *w, int i, int32_t n, int32_t reply, int32_t id) {
+    int32_t ids[WORLD_ROWS];
+    for (int32_t k = 0; k < n; k++) ids[k] = id;
+    assert_true(world_submit(w, &w->clients[i], 0, ids, n, reply, 0, &no_marks));
+}
+
+// Five pages, the uppermost runs above them, the third one over the last page. Kept states lie in the first two, so the
+// run that is free first is the third: beside it there are only four pages.
+static void test_the_free_run_is_over_a_page_that_is_needed(void **state) {
+    (void)state;
+    static const struct world_shape shape = {.pages_all = true,
+                                             .share = true,
+                                             .parallel = 4,
+                                             .context = 2000,
+                                             .max_window = 8,
+                                             .page_rows = 256,
+                                             .pool_rows = 1024,
+                                             .pool_runs = 6};
+    struct world *w = malloc(sizeof *w);
+    int64_t most;
+    world_open(w, &shape);
+    assert_int_equal(ledger_check(w->ledger, 1, 1, &most), LEDGER_FITS);
+    assert_int_equal(most, 5 * 256 - 8);
+    submit(w, 0, 100, 4, 1);
+    world_admit(w, false);
+    world_prompt(w, &w->clients[0]); // its state is kept in run 1
+    submit(w, 1, 100, 4, 2);
+    world_admit(w, false);
+    world_end(w, &w->clients[0]);
+    world_prompt(w, &w->clients[1]); // and this one's in run 0
+    world_end(w, &w->clients[1]);
+    struct prefix_counts c;
+    prefix_get_counts(w->prefix, &c);
+    assert_int_equal(c.n_in_pool, 2);
+    assert_int_equal(pool_find_free_run(w->pool), 2);
+    submit(w, 2, (int32_t)most - 4, 4, 3);
+    submit(w, 3, 100, 4, 4);
+    world_admit(w, false);
+    assert_int_equal(w->clients[2].phase, CLIENT_PROMPT); // nobody else is seated: it would wait for ever
+    world_prompt(w, &w->clients[2]);
+    world_end(w, &w->clients[2]);
+    world_admit(w, false);
+    assert_int_equal(w->clients[3].phase, CLIENT_PROMPT);
+    world_prompt(w, &w->clients[3]);
+    world_end(w, &w->clients[3]);
+    world_check(w);
+    world_close(w);
+    free(w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_free_run_is_over_a_page_that_is_needed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
