@@ -15,7 +15,6 @@ struct ledger {
 
     struct claim *head; // the first of the line, once it has been found to wait; NULL: no order to keep
     int32_t target;     // the run that it is meant to get; POOL_NONE where it does not need one kept for it
-    bool head_by_pages; // it could be seated beside what is set aside
 
     uint64_t version, settled; // settled: the version of which admission has found that nobody can be seated
     int64_t look_again_ns;     // when that may change by time alone

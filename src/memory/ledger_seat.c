@@ -61,10 +61,19 @@ static enum ledger_wait find_room(const struct ledger *l, struct attempt *a) {
 
 // ---- who may pass the head ----
 
+// Whether the head could have all its pages beside the run, if nobody else were seated.
+static bool has_room_beside(struct ledger *l, int32_t run) {
+    int32_t n_run = 0;
+    if (l->n_fixed > 0) l->runs[n_run++] = 0;
+    l->runs[n_run++] = run;
+    int64_t room = ledger_count_beside(l, l->runs, n_run) - (ledger_sets_aside(l) ? l->n_window_page : 0);
+    return room >= ledger_pages_of(l, l->head);
+}
+
+// Where it gets none, it waits for lane 0, whose room nothing else takes.
 void ledger_protect_head(struct ledger *l) {
     const struct ledger_settings *s = &l->settings;
     l->target = POOL_NONE;
-    l->head_by_pages = false;
     if (s->windows) return;
     struct pool_counts c;
     pool_get_counts(s->pool, &c);
@@ -72,17 +81,10 @@ void ledger_protect_head(struct ledger *l) {
     // The uppermost runs: below them there is always one that no lane holds.
     for (int32_t i = l->n_fixed; i < c.n_run && i <= s->parallel; i++) {
         int32_t n = pool_run_is_open(s->pool, i) ? INT32_MAX : pool_count_open_in_run(s->pool, i);
-        if (n <= most) continue;
+        if (n <= most || !has_room_beside(l, i)) continue;
         most = n;
         l->target = i;
     }
-    if (l->target == POOL_NONE) return;
-    int32_t n_run = 0;
-    if (l->n_fixed > 0) l->runs[n_run++] = 0;
-    l->runs[n_run++] = l->target;
-    int64_t room = ledger_count_beside(l, l->runs, n_run) - (ledger_sets_aside(l) ? l->n_window_page : 0);
-    l->head_by_pages = room >= ledger_pages_of(l, l->head);
-    if (!l->head_by_pages) l->target = POOL_NONE; // it waits for lane 0, whose room nothing else takes
 }
 
 static bool holds_page_in(const struct ledger *l, const struct attempt *a, int32_t run) {
@@ -102,7 +104,7 @@ static bool may_pass(struct ledger *l, const struct attempt *a) {
     if (l->n_passers + 1 >= s->parallel) return false;
     if (s->windows) return true;
     if (a->lane < l->n_fixed) return false;
-    if (!l->head_by_pages) return true;
+    if (l->target == POOL_NONE) return true; // it waits for lane 0
     if (a->run == l->target || holds_page_in(l, a, l->target)) return false;
     int32_t n_run = 0;
     int64_t taken = a->n_page + (ledger_sets_aside(l) ? l->n_window_page : 0);

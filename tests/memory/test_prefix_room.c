@@ -1,4 +1,4 @@
-// Claims of all that a pool can hold, while kept prompts lie in it.
+// Claims of all that a pool can hold, whoever else wants to be seated and whatever is kept.
 #include "tests/memory/world.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,23 +15,34 @@ static void submit(struct world *w, int i, int32_t n, int32_t reply, int32_t id)
     assert_true(world_submit(w, &w->clients[i], 0, ids, n, reply, 0, &no_marks));
 }
 
-// Five pages, the uppermost runs above them, the third one over the last page. Kept states lie in the first two, so the
-// run that is free first is the third: beside it there are only four pages.
+// Five pages; the two uppermost runs lie above them, the third one over the last page.
+static struct world *open_world(bool share, int64_t *most) {
+    struct world_shape shape = {.pages_all = true,
+                                .share = share,
+                                .parallel = 4,
+                                .context = 2000,
+                                .max_window = 8,
+                                .page_rows = 256,
+                                .pool_rows = 1024,
+                                .pool_runs = 6};
+    struct world *w = malloc(sizeof *w);
+    world_open(w, &shape);
+    assert_int_equal(ledger_check(w->ledger, 1, 1, most), LEDGER_FITS);
+    assert_int_equal(*most, 5 * 256 - 8);
+    return w;
+}
+
+static void close_world(struct world *w) {
+    world_check(w);
+    world_close(w);
+    free(w);
+}
+
+// Kept states lie in the first two runs, so the one that is free first is the third: beside it there are four pages.
 static void test_the_free_run_is_over_a_page_that_is_needed(void **state) {
     (void)state;
-    static const struct world_shape shape = {.pages_all = true,
-                                             .share = true,
-                                             .parallel = 4,
-                                             .context = 2000,
-                                             .max_window = 8,
-                                             .page_rows = 256,
-                                             .pool_rows = 1024,
-                                             .pool_runs = 6};
-    struct world *w = malloc(sizeof *w);
     int64_t most;
-    world_open(w, &shape);
-    assert_int_equal(ledger_check(w->ledger, 1, 1, &most), LEDGER_FITS);
-    assert_int_equal(most, 5 * 256 - 8);
+    struct world *w = open_world(true, &most);
     submit(w, 0, 100, 4, 1);
     world_admit(w, false);
     world_prompt(w, &w->clients[0]); // its state is kept in run 1
@@ -54,14 +65,39 @@ static void test_the_free_run_is_over_a_page_that_is_needed(void **state) {
     assert_int_equal(w->clients[3].phase, CLIENT_PROMPT);
     world_prompt(w, &w->clients[3]);
     world_end(w, &w->clients[3]);
-    world_check(w);
-    world_close(w);
-    free(w);
+    close_world(w);
+}
+
+// Streams have the first two runs when the claim comes: the run that is kept for it is one of these all the same, and
+// no drip of short claims passes it for ever.
+static void test_the_heads_run_is_one_that_it_can_have(void **state) {
+    (void)state;
+    int64_t most;
+    struct world *w = open_world(false, &most);
+    for (int i = 0; i < 2; i++) submit(w, i, 100, 4, i);
+    world_admit(w, false);
+    submit(w, 2, (int32_t)most - 4, 4, 2);
+    world_admit(w, false);
+    assert_int_equal(w->clients[2].phase, CLIENT_WAITING);
+    for (int i = 0; i < 2; i++) {
+        submit(w, 3 + i, 100, 4, 3);
+        world_admit(w, false);
+        world_end(w, &w->clients[i]);
+    }
+    world_admit(w, false);
+    assert_int_equal(w->clients[2].phase, CLIENT_PROMPT); // all that were there before it have ended
+    for (int i = 2; i < 5; i++) {
+        world_prompt(w, &w->clients[i]);
+        world_end(w, &w->clients[i]);
+        world_admit(w, false);
+    }
+    close_world(w);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_free_run_is_over_a_page_that_is_needed),
+        cmocka_unit_test(test_the_heads_run_is_one_that_it_can_have),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
