@@ -97,7 +97,7 @@ void admission_end(struct engine *e, struct request *r, enum finish finish, bool
     e->counts.n_cancelled += was_cancelled(finish);
     e->counts.n_failed += finish == FINISH_ERROR;
     pthread_mutex_unlock(&e->lock);
+    atomic_fetch_sub(&e->n_live, 1); // first: whoever sees the end may submit at once
     request_finish(r, finish, by_eos, error);
-    atomic_fetch_sub(&e->n_live, 1);
     request_release(r);
 }

@@ -198,12 +198,32 @@ static void an_engine_can_be_restarted(void **state) {
     engine_free(e);
 }
 
+// Who sees that a reply is there may ask for the next one: its place is free by then, also where nobody may wait.
+static void a_reply_that_is_there_has_left_its_place(void **state) {
+    (void)state;
+    struct engine *e = bed_open((struct engine_options){0});
+    struct engine_options none_wait = {.parallel = 1, .context = 512, .max_tokens = 16, .decode_share = 0.25};
+    struct error error;
+    assert_int_equal(engine_restart(e, &none_wait, &error), STATUS_OK);
+    int32_t prompt[1] = {7};
+    struct request_params p = bed_params(prompt, 1, 1);
+    for (int i = 0; i < 2000; i++) {
+        struct request *r = bed_submit(e, &p); // which must not be refused
+        bed_wait_done(r);
+        request_free(r);
+    }
+    engine_free(e);
+}
+
 int main(void) {
     if (!bed_start()) return BED_SKIP;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(more_than_the_pool_holds_all_finish), cmocka_unit_test(claims_at_the_edge_of_the_pool),
-        cmocka_unit_test(a_large_request_is_not_starved),      cmocka_unit_test(the_foreground_goes_first),
+        cmocka_unit_test(more_than_the_pool_holds_all_finish),
+        cmocka_unit_test(claims_at_the_edge_of_the_pool),
+        cmocka_unit_test(a_large_request_is_not_starved),
+        cmocka_unit_test(the_foreground_goes_first),
         cmocka_unit_test(an_engine_can_be_restarted),
+        cmocka_unit_test(a_reply_that_is_there_has_left_its_place),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     bed_stop();
