@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROMPT_ROWS   4096 // page sizes that divide this can be shared
-#define HOST_MAX_RUNS 4096 // states in the host tier
+#define PROMPT_ROWS 4096 // page sizes that divide this can be shared
 
 static int32_t minimum(int32_t a, int32_t b) { return a < b ? a : b; }
 
@@ -21,8 +20,12 @@ enum status prefix_create(const struct prefix_settings *s, struct prefix **out, 
     if (p == NULL) return error_memory(e);
     p->settings = *s;
     struct pool_shape host = {
-        .bytes = s->host_bytes, .page_bytes = s->page_bytes, .run_bytes = s->kept_bytes, .n_run = HOST_MAX_RUNS};
+        .bytes = s->host_bytes, .page_bytes = s->page_bytes, .run_bytes = s->kept_bytes, .n_run = PREFIX_HOST_RUNS};
     enum status status = s->host_bytes > 0 ? pool_create(&host, &p->host, e) : STATUS_OK;
+    if (status == STATUS_OK && p->host != NULL) {
+        p->host_pages = calloc((size_t)pool_count_pages(p->host) + 1, sizeof *p->host_pages);
+        if (p->host_pages == NULL) status = error_memory(e);
+    }
     if (status != STATUS_OK) {
         prefix_free(p);
         return status;
@@ -43,6 +46,7 @@ void prefix_free(struct prefix *p) {
             prefix_abandon(p, e->lane);
     }
     pool_free(p->host);
+    free(p->host_pages);
     free(p);
 }
 

@@ -4,7 +4,8 @@
 
 #include "memory/prefix.h"
 
-#define PREFIX_BUCKETS 4096 // of the table; a power of 2
+#define PREFIX_BUCKETS   4096 // of the table; a power of 2
+#define PREFIX_HOST_RUNS 4096 // most states in the host tier
 
 enum prefix_stage { PREFIX_EXPECTED, PREFIX_BEGUN, PREFIX_KEPT };
 
@@ -30,6 +31,7 @@ struct prefix_entry {
     bool stay_here;              // not to be written to the host tier until it is used: refused, evicted or failed
     uint64_t used;               // when it was last kept or resumed from; larger is later
     struct prefix_entry *parent; // the longest kept entry that it extends
+    bool gone;                   // within a search for room: taken to be out of the tier
     // Of the tier that is looked at, only within a search for a victim: direct children there, and its use.
     int32_t n_children;
     enum prefix_use use;
@@ -40,6 +42,11 @@ struct prefix_entry {
 struct prefix {
     struct prefix_settings settings;
     struct pool *host; // NULL: no host tier
+    // Of the host tier, only within a search for room there.
+    struct prefix_host_page {
+        int32_t refs, covers; // of entries, and of their runs that lie over it
+    } * host_pages;
+    bool host_runs[PREFIX_HOST_RUNS]; // an entry's
     struct prefix_entry *buckets[PREFIX_BUCKETS];
     struct prefix_entry *entries; // all, newest first
     uint64_t clock, version;      // version: counts what can let a waiting claim in

@@ -103,12 +103,14 @@ void prefix_drop_all(struct prefix *p) {
 
 // ---- what goes first ----
 
+static bool is_in(const struct prefix_entry *e, enum prefix_tier tier) { return e->places[tier].there && !e->gone; }
+
 // Of each entry in a tier, how many others there extend it with none between; `also` counts as if it were there.
 static void count_children(struct prefix *p, enum prefix_tier tier, const struct prefix_entry *also) {
     for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) e->n_children = 0;
     for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) {
-        struct prefix_entry *up = e->places[tier].there || e == also ? e->parent : NULL;
-        while (up != NULL && !up->places[tier].there && up != also) up = up->parent;
+        struct prefix_entry *up = is_in(e, tier) || e == also ? e->parent : NULL;
+        while (up != NULL && !is_in(up, tier) && up != also) up = up->parent;
         if (up != NULL) up->n_children++;
     }
 }
@@ -119,7 +121,7 @@ static void rate(struct prefix *p, enum prefix_tier tier, const struct prefix_en
     int32_t n = 0, n_shared = 0;
     count_children(p, tier, also);
     for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) {
-        bool shared = e->kind == PREFIX_KEEP_SHARED || e->n_children > 1, counts = e->places[tier].there || e == also;
+        bool shared = e->kind == PREFIX_KEEP_SHARED || e->n_children > 1, counts = is_in(e, tier) || e == also;
         e->use = shared ? PREFIX_USE_SHARED : e->n_children > 0 ? PREFIX_USE_EXTENDED : PREFIX_USE_LEAF;
         n += counts;
         n_shared += counts && shared;
@@ -132,7 +134,7 @@ static struct prefix_entry *find_victim(struct prefix *p, enum prefix_tier tier,
     struct prefix_entry *best = NULL;
     rate(p, tier, also);
     for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) {
-        if (!e->places[tier].there || e->n_pin > 0) continue;
+        if (!is_in(e, tier) || e->n_pin > 0) continue;
         if (best == NULL || e->use < best->use || (e->use == best->use && e->used < best->used)) best = e;
     }
     return best;
@@ -202,15 +204,97 @@ static struct prefix_entry *find_donor(const struct prefix *p, const struct pref
     return best;
 }
 
+static bool gives_way(const struct prefix_entry *e, const struct prefix_entry *wanted) {
+    return e->n_pin == 0 && (e->use < wanted->use || (e->use == wanted->use && e->used < wanted->used));
+}
+
 // Evicts from the host tier what is less useful than the entry that needs room. What is evicted may still be in the
 // pool: it is not written again before it is used, or where the pool holds more than the tier, two entries would take
 // turns for ever.
 static bool make_host_room(struct prefix *p, const struct prefix_entry *wanted) {
     struct prefix_entry *e = find_victim(p, PREFIX_HOST, wanted);
-    if (e == NULL || e->use > wanted->use || (e->use == wanted->use && e->used > wanted->used)) return false;
+    if (e == NULL || !gives_way(e, wanted)) return false;
     e->stay_here = true;
     evict(p, e, PREFIX_HOST);
     return true;
+}
+
+// ---- what would have to go: the host tier with entries taken out of it in thought, in the order of eviction ----
+
+// Adds or takes off what the entry's run covers. Returns by how many pages there are more that nobody has.
+static int32_t cover(struct prefix *p, int32_t run, int32_t by) {
+    int32_t first, n, more = 0;
+    pool_pages_of_run(p->host, run, &first, &n);
+    for (int32_t i = first; i < first + n; i++) {
+        struct prefix_host_page *g = &p->host_pages[i];
+        more -= g->refs + g->covers == 0;
+        g->covers += by;
+        more += g->refs + g->covers == 0;
+    }
+    return more;
+}
+
+// All that is there, and how many pages are free.
+static int32_t begin_thought(struct prefix *p) {
+    int32_t n_page = pool_count_pages(p->host), n_free = 0;
+    for (int32_t i = 0; i < n_page; i++)
+        p->host_pages[i] = (struct prefix_host_page){.refs = pool_page_refs(p->host, HOLDER_CACHE, i)};
+    for (int32_t i = 0; i < n_page; i++) n_free += p->host_pages[i].refs == 0;
+    memset(p->host_runs, 0, PREFIX_HOST_RUNS);
+    for (const struct prefix_entry *e = p->entries; e != NULL; e = e->next) {
+        if (!e->places[PREFIX_HOST].there) continue;
+        p->host_runs[e->places[PREFIX_HOST].run] = true;
+        n_free += cover(p, e->places[PREFIX_HOST].run, 1);
+    }
+    return n_free;
+}
+
+// Returns how many pages that frees.
+static int32_t take_out(struct prefix *p, struct prefix_entry *e) {
+    const struct prefix_place *place = &e->places[PREFIX_HOST];
+    int32_t n_free = cover(p, place->run, -1);
+    for (int32_t i = 0; i < e->n_page; i++) {
+        struct prefix_host_page *g = &p->host_pages[place->pages[i]];
+        n_free += --g->refs + g->covers == 0;
+    }
+    p->host_runs[place->run] = false;
+    e->gone = true;
+    return n_free;
+}
+
+// Whether the run could be had, and covers no more of the free pages than can be spared.
+static bool fits_in_run(const struct prefix *p, int32_t run, int32_t spare) {
+    int32_t first, n;
+    pool_pages_of_run(p->host, run, &first, &n);
+    for (int32_t i = first; i < first + n; i++) {
+        if (p->host_pages[i].refs > 0) return false;
+        spare -= p->host_pages[i].covers == 0;
+    }
+    return spare >= 0 && !p->host_runs[run];
+}
+
+static int32_t find_run_in_thought(const struct prefix *p, int32_t spare) {
+    int32_t run = pool_find_free_run(p->host);
+    struct pool_counts c;
+    pool_get_counts(p->host, &c);
+    if (spare < 0) return POOL_NONE;
+    if (run != POOL_NONE && fits_in_run(p, run, spare)) return run;
+    for (run = 0; run < c.n_run; run++)
+        if (fits_in_run(p, run, spare)) return run;
+    return POOL_NONE;
+}
+
+// The run that the entry gets, when all has gone that has to go for it; POOL_NONE: it cannot be had, and nothing is to
+// go in vain.
+static int32_t find_host_run(struct prefix *p, const struct prefix_entry *wanted, int32_t n_shared) {
+    int32_t spare = begin_thought(p) - (wanted->n_page - n_shared), run;
+    while ((run = find_run_in_thought(p, spare)) == POOL_NONE) {
+        struct prefix_entry *e = find_victim(p, PREFIX_HOST, wanted);
+        if (e == NULL || !gives_way(e, wanted)) break;
+        spare += take_out(p, e);
+    }
+    for (struct prefix_entry *e = p->entries; e != NULL; e = e->next) e->gone = false;
+    return run;
 }
 
 // The entry keeps only where it is now, or goes if that was for the write alone.
@@ -224,9 +308,9 @@ static bool take_host_place(struct prefix *p, struct prefix_entry *e, int32_t *n
     struct prefix_entry *donor = find_donor(p, e, n_shared);
     for (int32_t i = 0; i < *n_shared; i++)
         pool_hold_page(p->host, HOLDER_CACHE, place->pages[i] = donor->places[PREFIX_HOST].pages[i]);
-    int32_t run, n = e->n_page - *n_shared;
-    bool ok = true;
-    while (ok && (run = pool_find_free_run(p->host)) == POOL_NONE) ok = make_host_room(p, e);
+    int32_t run = find_host_run(p, e, *n_shared), n = e->n_page - *n_shared;
+    bool ok = run != POOL_NONE;
+    while (ok && !pool_run_is_free(p->host, run)) ok = make_host_room(p, e);
     if (ok) pool_take_run(p->host, HOLDER_CACHE, place->run = run);
     while (ok && !pool_take_pages(p->host, HOLDER_CACHE, n, place->pages + *n_shared)) ok = make_host_room(p, e);
     if (ok) return true;

@@ -1,4 +1,4 @@
-// Claims of all that a pool can hold, whoever else wants to be seated and whatever is kept.
+// What nearly all of a pool, or of the host tier, is asked for: claims, and entries of the prompt cache.
 #include "tests/memory/world.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -94,10 +94,45 @@ static void test_the_heads_run_is_one_that_it_can_have(void **state) {
     close_world(w);
 }
 
+// The host tier has room for 63 pages: a beginning of 31 that others share, three ends of 4, and not for an end of 31
+// beside the beginning. That end takes nobody's place.
+static void test_what_cannot_fit_evicts_nothing(void **state) {
+    (void)state;
+    static const struct world_shape shape = {.pages_all = true,
+                                             .share = true,
+                                             .parallel = 4,
+                                             .context = 2000,
+                                             .max_window = 8,
+                                             .page_rows = 64,
+                                             .pool_rows = 16384,
+                                             .pool_runs = 40,
+                                             .host_entries = 1};
+    static const int32_t rows[] = {1985, 257, 257, 257, 1985};
+    static const int32_t in_host[] = {1, 2, 3, 4, 4};
+    struct world *w = malloc(sizeof *w);
+    struct prefix_counts c;
+    int32_t ids[WORLD_ROWS];
+    world_open(w, &shape);
+    for (int i = 0; i < 5; i++) {
+        struct prefix_marks marks = {.system_end = i == 0 ? 1984 : 0};
+        for (int32_t k = 0; k < rows[i]; k++) ids[k] = 10 + i;
+        assert_true(world_submit(w, &w->clients[0], 0, ids, rows[i], 4, 0, &marks));
+        world_admit(w, false);
+        world_prompt(w, &w->clients[0]);
+        world_end(w, &w->clients[0]);
+        while (world_write(w, true), w->writing) world_write(w, false);
+        prefix_get_counts(w->prefix, &c);
+        assert_int_equal(c.n_in_host, in_host[i]);
+        assert_int_equal(c.n_in_pool, i + 1);
+    }
+    close_world(w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_free_run_is_over_a_page_that_is_needed),
         cmocka_unit_test(test_the_heads_run_is_one_that_it_can_have),
+        cmocka_unit_test(test_what_cannot_fit_evicts_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
