@@ -78,7 +78,7 @@ static enum status plan_pages(const struct plan_request *r, int64_t left, int32_
     p->window_bytes = stream_bytes(r, p->context);
     left -= left % POOL_ALIGN;
     // No more lanes than could be seated at once, each with the shortest prompt and reply.
-    int64_t least = stream_bytes(r, 2);
+    int64_t least = stream_bytes(r, (int32_t)minimum(2, p->context));
     int64_t most_lanes = r->pages_all ? left / least : 1 + (left - p->window_bytes) / least;
     p->parallel = (int32_t)minimum(r->parallel, most_lanes);
     p->n_run = p->parallel + PLAN_KEPT_RUNS;

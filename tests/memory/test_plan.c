@@ -227,6 +227,25 @@ static void test_the_pool_is_what_lanes_could_claim_or_what_is_left(void **state
     }
 }
 
+// A window of one position is shorter than the shortest prompt and reply.
+static void test_the_shortest_window(void **state) {
+    (void)state;
+    struct plan_request r = small_model();
+    struct plan p;
+    r.windows = false;
+    r.page_rows = r.max_window = 1;
+    r.page_bytes = 64 * 1024;
+    r.context = 1;
+    for (int all = 0; all < 2; all++) {
+        r.pages_all = all == 1;
+        r.kv_cap = 0;
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+        r.kv_cap = p.window_bytes;
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+        assert_int_equal(p.parallel, 1);
+    }
+}
+
 static void test_the_prompt_cache_in_the_plan(void **state) {
     (void)state;
     struct plan_request r = small_model();
@@ -363,6 +382,7 @@ int main(void) {
         cmocka_unit_test(test_weights_alone_too_large),
         cmocka_unit_test(test_numbers_of_any_size),
         cmocka_unit_test(test_the_pool_is_what_lanes_could_claim_or_what_is_left),
+        cmocka_unit_test(test_the_shortest_window),
         cmocka_unit_test(test_the_prompt_cache_in_the_plan),
         cmocka_unit_test(test_counts_of_streams),
         cmocka_unit_test(test_plans_can_be_followed),
