@@ -60,6 +60,26 @@ void block_drafts_keep(struct engine *e, int32_t i) {
     drafter_absorb(e->drafter, &e->lanes[i], fault_kept_taps(e, e->windows[i].n_taken), &taps, own_part(e, r));
 }
 
+#define LEAST_KNOWN 32 // rows that a drafter must have of a reply of which it was not given the beginning
+
+void block_drafts_wake(struct request *r) {
+    struct drafting *d = &r->drafting;
+    d->asleep = false;
+    d->has_slept = true;
+    d->block = (struct drafter_lane){r->n_rows_done, r->n_rows_done};
+}
+
+bool block_drafts_know(const struct request *r) {
+    return !r->drafting.has_slept || r->n_rows_done - r->drafting.block.first >= LEAST_KNOWN;
+}
+
+bool block_drafts_weighed(const struct request *r, int32_t id) {
+    const struct drafting *d = &r->drafting;
+    int32_t k = 0;
+    while (k < d->n_candidate && d->candidates[k] != id) k++;
+    return k < d->n_candidate;
+}
+
 static struct drafter_ask ask_of(struct engine *e, struct request *r) {
     struct drafting *d = &r->drafting;
     return (struct drafter_ask){
@@ -95,6 +115,7 @@ bool block_drafts_propose(struct engine *e, int32_t n) {
         ask->n_want = d->n_want < most ? d->n_want : most;
         ask->ids = d->ids + 1;
         ask->confidence = d->shares;
+        ask->candidates = d->candidates;
         ask->allowed_later = e->allowed;
         if (r->mask == NULL) continue;
         request_mask_path_start(r);
@@ -110,6 +131,7 @@ bool block_drafts_propose(struct engine *e, int32_t n) {
         struct drafting *d = &e->asking[i]->drafting;
         d->confidence = 1;
         d->source = DRAFT_BLOCK;
+        d->n_candidate = e->asks[i].n_candidate;
         for (d->n_row = 1; d->n_row <= e->asks[i].n && d->confidence >= d->least_confidence; d->n_row++)
             d->confidence *= d->shares[d->n_row - 1];
     }

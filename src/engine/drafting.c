@@ -57,13 +57,15 @@ static int32_t count_that_may(struct request *r, const int32_t *ids, int32_t n) 
 }
 
 // A model that is hardly ever right is not given the stream's rows any more: that would cost every round a little, and
-// what it does not have it cannot draft from, so it does not draft before the next reply. When it is due to be tried,
-// streams that still have it keep it.
+// what it does not have it cannot draft from. When it is due to be tried, streams that still have it keep it, and a
+// block drafter begins again with the rows that come; a head's pages would have a hole.
 static bool is_asked(struct engine *e, struct request *r, enum draft_class class) {
     struct drafting *d = &r->drafting;
     const struct draft_options *o = &e->options.drafts;
     if (!(e->has_mtp || e->has_block) || o->expected) return false;
-    if (d->asleep || o->forced || !meter_gives_up(e->meter, class)) return !d->asleep;
+    bool is_given_up = !o->forced && meter_gives_up(e->meter, class);
+    if (d->asleep && !is_given_up && e->has_block) block_drafts_wake(r);
+    if (d->asleep || !is_given_up) return !d->asleep && block_drafts_know(r);
     d->asleep = true;
     pthread_mutex_lock(&e->lock);
     e->counts.n_given_up++;
@@ -104,6 +106,7 @@ static void weigh(const struct engine *e, const struct request *r, struct meter_
     out->at_once = e->has_block;
     out->is_looked_back_at = out->by_head && !e->has_block && mtp_drafts_look_back_at(r);
     out->n_most = out->by_head ? d->n_want : d->n_row - 1;
+    if (out->by_head && e->has_block && out->n_most > 1 && meter_knows_nothing(e->meter, d->class)) out->n_most = 1;
     for (int32_t k = 0; k < out->n_most; k++)
         out->worth[k] = worth *= meter_chance(e->meter, d->acceptance, d->class, k);
 }
@@ -179,12 +182,16 @@ void drafting_learn(struct engine *e, int32_t n_row, int64_t round_ns) {
     if (e->meter == NULL) return;
     meter_add_round(e->meter, e->n_running, n_row, (double)round_ns);
     for (int32_t i = 0; i < e->n_running; i++) {
-        struct drafting *d = &e->running[i]->drafting;
+        struct request *r = e->running[i];
+        struct drafting *d = &r->drafting;
         const struct window *w = &e->windows[i];
         meter_fade(d->acceptance);
         bool judged = d->source == DRAFT_MTP || d->source == DRAFT_BLOCK || d->source == DRAFT_COPY;
         int32_t n_drafted = w->ended || w->cut ? w->n_taken - 1 : w->n_row - 1; // no more of them were judged
-        if (judged && n_drafted > 0) meter_add_window(e->meter, d->acceptance, d->class, n_drafted, w->n_taken - 1);
+        if (!judged || n_drafted <= 0) continue;
+        meter_add_window(e->meter, d->acceptance, d->class, n_drafted, w->n_taken - 1);
+        if (d->source == DRAFT_BLOCK)
+            meter_add_weighed(e->meter, d->class, block_drafts_weighed(r, r->tokens[d->n_before].id));
     }
     mtp_drafts_learn(e);
     warn_of_head(e);

@@ -22,6 +22,7 @@ struct meter {
     double *round_ns;                  // [n_lane + 1][n_row + 1]; 0: not known
     double *first_ns, *step_ns;        // [n_lane + 1], of the head
     struct acceptance all[DRAFT_N_CLASSES];
+    bool misses[DRAFT_N_CLASSES];   // what was drawn last was not among what was weighed
     int32_t n_choice, probe_rounds; // since the last probe, and until the next one
     int32_t n_unseen, look_rounds;  // the same of looks back
     bool doubts;
@@ -70,6 +71,10 @@ void meter_add_window(struct meter *m, struct acceptance *stream, enum draft_cla
     add_window(&m->all[c], ALL_FADE, n, n_kept);
 }
 
+void meter_add_weighed(struct meter *m, enum draft_class c, bool was_weighed) { m->misses[c] = !was_weighed; }
+
+bool meter_knows_nothing(const struct meter *m, enum draft_class c) { return !m->doubts && m->all[c].kept[0] < 0.5f; }
+
 void meter_fade(struct acceptance stream[DRAFT_N_CLASSES]) {
     for (int c = 0; c < DRAFT_N_CLASSES; c++)
         for (int k = 0; k < DRAFT_MAX_ROWS; k++) {
@@ -100,7 +105,8 @@ double meter_first_kept(const struct meter *m, enum draft_class c) {
 
 bool meter_gives_up(const struct meter *m, enum draft_class c) {
     bool is_due = c == CLASS_HEAD ? meter_look_back_is_due(m) : m->n_choice + 1 >= m->probe_rounds;
-    return !is_due && chance_of(&m->all[c], 0, FIRST_CHANCE) < LEAST_CHANCE;
+    bool is_wrong = m->misses[c] && meter_knows_nothing(m, c);
+    return !is_due && (is_wrong || chance_of(&m->all[c], 0, FIRST_CHANCE) < LEAST_CHANCE);
 }
 
 bool meter_look_back_is_due(const struct meter *m) { return m->n_unseen >= m->look_rounds; }

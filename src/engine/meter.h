@@ -26,6 +26,11 @@ void meter_free(struct meter *m); // NULL is fine
 
 // A window of n drafts of which the first n_kept were right, of one stream.
 void meter_add_window(struct meter *m, struct acceptance *stream, enum draft_class c, int32_t n, int32_t n_kept);
+// Whether what was drawn was among what a drafter weighed for the window's first draft. A drafter that is made for its
+// model misses it now and then, another always.
+void meter_add_weighed(struct meter *m, enum draft_class c, bool was_weighed);
+// No draft of the class was right yet: so one is enough to try it with.
+bool meter_knows_nothing(const struct meter *m, enum draft_class c);
 // A round has passed: what is known of the stream fades, so that what was found useless is tried again some day.
 void meter_fade(struct acceptance stream[DRAFT_N_CLASSES]);
 // That the stream keeps a draft with k before it, if it keeps those.
@@ -34,7 +39,8 @@ double meter_chance(const struct meter *m, const struct acceptance *stream, enum
 // Share of the first drafts of a class that are kept, over all streams; 1 until there were enough of them to tell.
 double meter_first_kept(const struct meter *m, enum draft_class c);
 
-// Of so few drafts of the class any was right that none will pay, and it is not yet time to try them again.
+// Of so few drafts of the class any was right that none will pay, or none was and what was drawn was not even weighed;
+// and it is not yet time to try them again.
 bool meter_gives_up(const struct meter *m, enum draft_class c);
 // Of drafts that do not pay it may be seen afterwards whether they would have been right (meter_add_window). That it is
 // time for it: soon at first, then less and less often. meter_looked_back: it was done.

@@ -43,14 +43,17 @@ struct drafting {
     struct copy_index copies;
     int32_t n_absorbed; // positions that the MTP head has
     int32_t n_want;     // drafts, of the head or drafter
-    bool asleep;        // whoever drafts by a model is given nothing of the reply any more: it was hardly ever right
+    bool asleep;        // whoever drafts by a model is given nothing of the reply: it was hardly ever right
+    bool has_slept;     // so a block drafter does not know all of the reply; it has rows from block.first on
     enum draft_class class;
     struct acceptance acceptance[DRAFT_N_CLASSES];
     float confidence, least_confidence; // that all drafts so far are right, by whoever drafts; below which it stops
     struct drafter_lane block;          // what a block drafter knows of the stream
-    float shares[DRAFT_MAX_ROWS];       // the drafter's confidence in each draft
-    int32_t n_seen;                     // distinct ids seen before the window, while the head proposes
-    int32_t *expected;                  // [n_expected]; NULL: none
+    int32_t candidates[DRAW_MAX_TOP];   // that it weighed for the window's first draft
+    int32_t n_candidate;
+    float shares[DRAFT_MAX_ROWS]; // the drafter's confidence in each draft
+    int32_t n_seen;               // distinct ids seen before the window, while the head proposes
+    int32_t *expected;            // [n_expected]; NULL: none
     int32_t n_expected, n_window;
     uint8_t *kept; // [max_tokens]; NULL: not taught
 };

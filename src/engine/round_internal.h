@@ -58,7 +58,10 @@ void block_drafts_make_room(struct engine *e);
 void block_drafts_store_early(struct engine *e,
                               int32_t n_row); // of a round of n_row rows, when its draws are under way
 void block_drafts_keep(struct engine *e, int32_t i);
-void block_drafts_finish(struct engine *e, struct request *r); // gives the drafter all that waits, as e->asks[0]
+void block_drafts_wake(struct request *r);                      // it is given the rows from here on
+bool block_drafts_know(const struct request *r);                // enough of the reply to draft
+bool block_drafts_weighed(const struct request *r, int32_t id); // as a window's first draft
+void block_drafts_finish(struct engine *e, struct request *r);  // gives the drafter all that waits, as e->asks[0]
 
 // ---- states.c: what gates see of a lane at its end ----
 void states_report(struct engine *e, struct request *r);

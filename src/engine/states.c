@@ -48,6 +48,7 @@ void states_report(struct engine *e, struct request *r) {
     ok = ok && digest(e, r, &lane, visit_lane, report.sha256);
     bool drafts = r->may_draft && !r->drafting.asleep;
     if (e->has_mtp && drafts) ok = ok && digest(e, r, &lane, visit_head, report.mtp_sha256);
-    if (e->has_block && drafts) ok = ok && digest(e, r, &lane, visit_drafter, report.block_sha256);
+    if (e->has_block && drafts && !r->drafting.has_slept)
+        ok = ok && digest(e, r, &lane, visit_drafter, report.block_sha256);
     if (ok) e->options.on_state(e->options.on_pass_context, &report);
 }

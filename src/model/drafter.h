@@ -83,6 +83,8 @@ struct drafter_ask {
     int32_t *ids;                   // out: [n_want]; their draws have draw->position, draw->position + 1, ...
     float *confidence;              // out: [n_want], each draft's share of the candidates' probability
     int32_t n;                      // out: n_want, or fewer when no candidate may be drawn
+    int32_t *candidates;            // out: [DRAW_MAX_TOP], of the first draft; NULL: not wanted
+    int32_t n_candidate;            // out
     // Where what may come depends on the drafts before: draw->allowed is for the first one, and candidates of the later
     // ones are chosen among these ids (NULL: as the first) and then asked for. follow is told which one was chosen.
     const uint32_t *allowed_later;

@@ -141,11 +141,18 @@ static double share_of(const struct candidate *chosen, const struct candidate *c
     return 1 / sum;
 }
 
+static void tell_candidates(struct drafter_ask *ask, const struct draw_result *first) {
+    ask->n_candidate = 0;
+    for (int32_t k = 0; ask->candidates != NULL && k < first->n_top; k++)
+        ask->candidates[ask->n_candidate++] = first->top[k].id;
+}
+
 void drafter_walk(const struct drafter *d, struct drafter_ask *ask, const struct draw_result *results,
                   const float *edges, const float *first_logits) {
     const struct draw_params *p = ask->draw;
     double temperature = p->temperature > 1e-30 ? p->temperature : 1; // 1 where nothing is drawn
     int32_t before = ask->last;
+    tell_candidates(ask, &results[0]);
     if (d->config.has_selector) call_for_rows(d, results, ask->n_want);
     for (ask->n = 0; ask->n < ask->n_want; ask->n++, edges += d->config.rank) {
         const struct draw_result *r = &results[ask->n];

@@ -133,6 +133,32 @@ static void test_looking_back_sees_what_is_right(void **state) {
         fail_msg("of %d rows the head is right in %d", (int)c.n_looked_back, (int)c.n_seen_right);
 }
 
+// One that counts as wrong sleeps, is given rows again in the middle of a reply, drafts from those, and sleeps again;
+// no token changes.
+static void test_a_drafter_is_woken_in_a_reply(void **state) {
+    (void)state;
+    enum { N = 110, N_REPLY = 3 };
+    int32_t ids[2][N];
+    struct engine_counts c[2];
+    int most = 0;
+    struct engine *e = bed_open(options_of((struct draft_options){0}));
+    struct request_params p = params_of(&prompts[0], N);
+    p.ignore_eos = true;
+    bed_run_view(e, &p, ids[0]);
+    engine_free(e);
+    e = bed_open(options_of((struct draft_options){.block = true, .doubted = true}));
+    for (int i = 0; i < N_REPLY; i++) {
+        engine_get_counts(e, &c[0]);
+        struct request_view v = bed_run_view(e, &p, ids[1]);
+        engine_get_counts(e, &c[1]);
+        assert_memory_equal(ids[1], ids[0], sizeof ids[0]);
+        int n = (int)(c[1].n_given_up - c[0].n_given_up);
+        if (n > most && v.n_drafted > 1) most = n; // it has drafted before and after
+    }
+    assert_true(most >= 2);
+    engine_free(e);
+}
+
 static void test_another_models_drafter_is_refused(void **state) {
     (void)state;
     struct engine_options o = options_of(by_drafter);
@@ -160,11 +186,9 @@ static void read_prompts(void) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_most_drafts_are_kept),
-        cmocka_unit_test(test_sampled_replies_are_the_same),
-        cmocka_unit_test(test_requests_without_drafts),
-        cmocka_unit_test(test_looking_back_sees_what_is_right),
-        cmocka_unit_test(test_another_models_drafter_is_refused),
+        cmocka_unit_test(test_most_drafts_are_kept),          cmocka_unit_test(test_sampled_replies_are_the_same),
+        cmocka_unit_test(test_requests_without_drafts),       cmocka_unit_test(test_looking_back_sees_what_is_right),
+        cmocka_unit_test(test_a_drafter_is_woken_in_a_reply), cmocka_unit_test(test_another_models_drafter_is_refused),
     };
     if (!bed_start()) return BED_SKIP;
     read_prompts();

@@ -102,6 +102,30 @@ static void a_small_gain_is_none(void **state) {
     meter_free(m);
 }
 
+// One window shows a drafter that was made for another model; one that is wrong there for once is tried on.
+static void who_did_not_weigh_what_was_drawn_is_given_up(void **state) {
+    (void)state;
+    struct meter *m = open(1);
+    struct acceptance stream[DRAFT_N_CLASSES] = {0};
+    assert_true(meter_knows_nothing(m, CLASS_BLOCK) && !meter_gives_up(m, CLASS_BLOCK));
+    meter_add_window(m, stream, CLASS_BLOCK, 1, 0);
+    meter_add_weighed(m, CLASS_BLOCK, true);
+    assert_true(meter_knows_nothing(m, CLASS_BLOCK) && !meter_gives_up(m, CLASS_BLOCK));
+    meter_add_window(m, stream, CLASS_BLOCK, 1, 0);
+    meter_add_weighed(m, CLASS_BLOCK, false);
+    assert_true(meter_gives_up(m, CLASS_BLOCK));
+    assert_true(!meter_gives_up(m, CLASS_HEAD));
+    meter_add_round(m, 1, 1, 100);
+    for (int i = 0; i < 255; i++) choose_one(m, 0, true);
+    assert_true(!meter_gives_up(m, CLASS_BLOCK)); // it is due
+    meter_add_window(m, stream, CLASS_BLOCK, 1, 1);
+    meter_add_weighed(m, CLASS_BLOCK, true);
+    assert_true(!meter_knows_nothing(m, CLASS_BLOCK));
+    meter_add_weighed(m, CLASS_BLOCK, false);
+    assert_true(!meter_gives_up(m, CLASS_BLOCK));
+    meter_free(m);
+}
+
 static void lanes_share_what_pays(void **state) {
     (void)state;
     struct meter *m = open(2);
@@ -222,12 +246,18 @@ static void very_many_lanes_are_plain(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_not_known_is_tried),         cmocka_unit_test(rows_must_be_worth_their_time),
-        cmocka_unit_test(steps_of_the_head_must_too),         cmocka_unit_test(lanes_share_what_pays),
-        cmocka_unit_test(a_choice_is_probed_now_and_then),    cmocka_unit_test(streams_differ_and_are_forgiven),
-        cmocka_unit_test(useless_models_are_given_up),        cmocka_unit_test(very_many_lanes_are_plain),
-        cmocka_unit_test(what_was_not_measured_is_filled_in), cmocka_unit_test(a_small_gain_is_none),
+        cmocka_unit_test(what_is_not_known_is_tried),
+        cmocka_unit_test(rows_must_be_worth_their_time),
+        cmocka_unit_test(steps_of_the_head_must_too),
+        cmocka_unit_test(lanes_share_what_pays),
+        cmocka_unit_test(a_choice_is_probed_now_and_then),
+        cmocka_unit_test(streams_differ_and_are_forgiven),
+        cmocka_unit_test(useless_models_are_given_up),
+        cmocka_unit_test(very_many_lanes_are_plain),
+        cmocka_unit_test(what_was_not_measured_is_filled_in),
+        cmocka_unit_test(a_small_gain_is_none),
         cmocka_unit_test(what_seems_slow_is_measured_again),
+        cmocka_unit_test(who_did_not_weigh_what_was_drawn_is_given_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
