@@ -15,7 +15,7 @@
 #define LOOK_FIRST     8      // rounds before the first look back
 #define LOOK_AGAIN     64     // at most, before the next one, when drafts have paid meanwhile
 #define LEAST_CHANCE   0.15f  // of a class's first drafts: what is right less often never pays
-#define DOUBT_ROUNDS   8
+#define DOUBT_ROUNDS   24     // between probes of what is doubted: lanes wait long enough to be looked back at
 
 struct meter {
     int32_t n_lane, max_window, n_row; // n_row: most of a round

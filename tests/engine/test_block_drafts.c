@@ -137,7 +137,7 @@ static void test_looking_back_sees_what_is_right(void **state) {
 // no token changes.
 static void test_a_drafter_is_woken_in_a_reply(void **state) {
     (void)state;
-    enum { N = 110, N_REPLY = 3 };
+    enum { N = 180, N_REPLY = 12 };
     int32_t ids[2][N];
     struct engine_counts c[2];
     int most = 0;
@@ -147,7 +147,7 @@ static void test_a_drafter_is_woken_in_a_reply(void **state) {
     bed_run_view(e, &p, ids[0]);
     engine_free(e);
     e = bed_open(options_of((struct draft_options){.block = true, .doubted = true}));
-    for (int i = 0; i < N_REPLY; i++) {
+    for (int i = 0; i < N_REPLY && most < 2; i++) {
         engine_get_counts(e, &c[0]);
         struct request_view v = bed_run_view(e, &p, ids[1]);
         engine_get_counts(e, &c[1]);
