@@ -236,6 +236,7 @@ static void run_rows(struct run *r) {
         one_weight(r, FORM_ROWS, n_rows[i], affine(4, 64, DTYPE_BF16, 130, 512), false, false);
         one_weight(r, FORM_ROWS, n_rows[i], affine(4, 64, DTYPE_BF16, 70, 1024 + i % 2 * 128), i % 3 == 0, i % 3 == 1);
         one_weight(r, FORM_ROWS, n_rows[i], affine(8, 64, DTYPE_BF16, 65, 256), true, true);
+        one_weight(r, FORM_ROWS, n_rows[i], affine(8, 64, DTYPE_BF16, 70, 1920 + i % 2 * 128), i % 3 == 1, i % 3 == 0);
         one_weight(r, FORM_ROWS, n_rows[i], plain(DTYPE_BF16, 65, 192), true, false);
     }
     one_weight(r, FORM_ROWS, 3, affine(4, 64, DTYPE_BF16, 700, 1024), true, true);

@@ -1,7 +1,7 @@
-// linear in FORM_ROWS: see product_rows.cuh and, for the usual kind of weights, linear_q4.cuh. One launch for all parts
-// whose weights are of one class.
+// linear in FORM_ROWS: see product_rows.cuh and, for the usual kind of weights, linear_q4.cuh, for narrow matrices of 8
+// bits linear_q8.cuh. One launch for all parts whose weights are of one class.
 #include "cuda/linear.cuh"
-#include "cuda/linear_q4.cuh"
+#include "cuda/linear_q8.cuh"
 #include "cuda/tile_rows.cuh"
 
 struct rows_job {
@@ -85,7 +85,8 @@ static void launch_class(struct cuda_device *d, const struct rows_job &job, int 
 // ---- the call ----
 
 static bool are_alike(const struct weight_view &a, const struct weight_view &b) {
-    return a.weight_class == b.weight_class && (a.group == 32) == (b.group == 32) && is_usual_q4(a) == is_usual_q4(b);
+    return a.weight_class == b.weight_class && (a.group == 32) == (b.group == 32) &&
+           has_plane_rows(a) == has_plane_rows(b);
 }
 
 // Whether the call before has left the rows' planes.
@@ -99,7 +100,7 @@ static bool are_left(const struct cuda_device *d, const struct linear_args *a) {
 // those that nobody left there is room.
 static void take_rows(struct cuda_device *d, const struct linear_args *a, struct q4_job *usual, struct prepared *x) {
     int n_usual = 0;
-    for (int p = 0; p < a->n_parts; p++) n_usual += is_usual_q4(weight_view_of(a->part[p].w));
+    for (int p = 0; p < a->n_parts; p++) n_usual += has_plane_rows(weight_view_of(a->part[p].w));
     struct carver c = scratch_of(d);
     usual->in = plane_input_of(a->x, a->norm_weight, a->norm_eps);
     usual->made = are_left(d, a);
@@ -129,13 +130,16 @@ void linear_rows(struct cuda_device *d, const struct linear_args *a) {
             job.part[job.n_part++] = (struct rows_part){w, a->part[p].out, n_tile};
             n_tile += (int)ceil_div(w.n_out, 16);
         }
-        if (!is_usual_q4(kind)) {
+        if (!has_plane_rows(kind)) {
             launch_class(d, job, n_tile);
             continue;
         }
         usual.n_part = job.n_part;
         usual.n_unit = (int)(kind.n_in / UNIT_INPUTS);
         for (int p = 0; p < job.n_part; p++) usual.part[p] = job.part[p];
-        linear_q4(d, &usual);
+        if (is_usual_q4(kind))
+            linear_q4(d, &usual);
+        else
+            linear_q8(d, &usual);
     }
 }
