@@ -1,4 +1,4 @@
-// A linear of what swiglu or block_conv has just written, in rounds: a device may hand rows over beside the tensor, in
+// A linear of what swiglu, norm or block_conv has just written, in rounds: a device may hand rows over beside it, in
 // whatever form suits it. Their products have the bits of products of the tensor alone, and what is written over the
 // tensor in between is what counts.
 #include "check/check.h"
@@ -7,10 +7,17 @@
 
 #define GROUP 16 // of block_conv
 
+enum writer {
+    BY_SWIGLU,
+    BY_CONV, // of one tap, so that a row is what it is alone
+    BY_NORM,
+};
+static const char *const writers[] = {"", ", convolved", ", normed"};
+
 struct activated {
     int n_row;
-    bool by_conv; // block_conv writes the rows, of one tap, so that a row is what it is alone; base and dyn are its own
-    float *base, *dyn;
+    enum writer writer;
+    float *base, *dyn; // of block_conv; base also weighs a norm
     int64_t width, n_out;
     float *gate, *up, *other; // other: rows that stand in the tensor in the end, or NULL
     struct weight w;
@@ -27,18 +34,23 @@ static void begin_round(struct device *d, const struct ops *ops, int n_row, stru
     ops->begin(d, batch);
 }
 
-// out: rows of gate and up, or convolved rows of up.
+// out: rows of gate and up, or convolved or normed rows of up.
 static void write_rows(struct stage *s, const struct activated *c, const struct batch *batch, int first,
                        struct tensor gate, struct tensor up, struct tensor out) {
     struct device *d = s->device;
-    if (!c->by_conv) {
+    if (c->writer == BY_SWIGLU) {
         ops_of(s->run, d)->swiglu(d, &(struct swiglu_args){gate, up, out});
+        return;
+    }
+    const float *base = stage_input(s, c->base, (size_t)c->width * sizeof(float));
+    if (c->writer == BY_NORM) {
+        ops_of(s->run, d)->norm(d, &(struct norm_args){up, out, base, 1e-6f});
         return;
     }
     int64_t n_dyn = c->width / GROUP;
     struct block_conv_args conv = {.batch = batch,
                                    .x = up,
-                                   .base = stage_input(s, c->base, (size_t)c->width * sizeof(float)),
+                                   .base = base,
                                    .dyn = stage_tensor(s, c->dyn + first * n_dyn, (int)up.n_row, n_dyn, DTYPE_F32),
                                    .n_tap = 1,
                                    .group = GROUP,
@@ -106,13 +118,12 @@ static float *activated_rows(struct run *r, const struct activated *c) {
     return got;
 }
 
-static void activated_case(struct run *r, int n_row, bool by_conv, const struct weight_spec *spec) {
-    if (case_done(r) || (by_conv && r->subject->device->ops->block_conv == NULL)) return;
-    case_begin(r, "T=%d %s %ldx%ld%s", n_row, weight_name(spec), (long)spec->n_out, (long)spec->n_in,
-               by_conv ? ", convolved" : "");
+static void activated_case(struct run *r, int n_row, enum writer writer, const struct weight_spec *spec) {
+    if (case_done(r) || (writer == BY_CONV && r->subject->device->ops->block_conv == NULL)) return;
+    case_begin(r, "T=%d %s %ldx%ld%s", n_row, weight_name(spec), (long)spec->n_out, (long)spec->n_in, writers[writer]);
     enum dtype t = r->subject->device->activation;
     size_t n = (size_t)(n_row * spec->n_in), n_out = (size_t)(n_row * spec->n_out);
-    struct activated c = {.n_row = n_row, .by_conv = by_conv, .width = spec->n_in, .n_out = spec->n_out};
+    struct activated c = {.n_row = n_row, .writer = writer, .width = spec->n_in, .n_out = spec->n_out};
     c.gate = values_normal(r, 61, n, 1, t);
     c.up = values_normal(r, 62, n, 1, t);
     c.other = values_normal(r, 63, n, 1, t);
@@ -133,10 +144,12 @@ static void run_activated(struct run *r) {
     for (int i = 0; i < 6; i++) {
         if (r->hunting && i > 0) return;
         struct weight_spec usual = {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, 70, 384};
-        activated_case(r, n_rows[i], false, &usual);
-        activated_case(r, n_rows[i], true, &usual);
+        activated_case(r, n_rows[i], BY_SWIGLU, &usual);
+        activated_case(r, n_rows[i], BY_CONV, &usual);
         struct weight_spec other = {WEIGHT_AFFINE, DTYPE_BF16, 8, 64, 33, 256};
-        activated_case(r, n_rows[i], i % 2 == 0, &other);
+        activated_case(r, n_rows[i], i % 2 == 0 ? BY_CONV : BY_SWIGLU, &other);
+        usual.n_in = 256;
+        activated_case(r, n_rows[i], BY_NORM, i % 2 == 0 ? &usual : &other);
     }
 }
 

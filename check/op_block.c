@@ -9,13 +9,13 @@
 
 struct conv_case {
     int n_channel, group, n_tap, n_lane, n_row[MAX_LANES];
-    bool has_residual;
+    bool has_residual, is_normed;
 };
 
 struct conv_data {
     const struct conv_case *c;
     int64_t n_row, row0[MAX_LANES], n_dyn;
-    float *x, *base, *dyn, *residual;
+    float *x, *base, *dyn, *residual, *weight;
 };
 
 static struct conv_data make_conv(struct run *r, const struct conv_case *c) {
@@ -30,6 +30,7 @@ static struct conv_data make_conv(struct run *r, const struct conv_case *c) {
     data.base = values_normal(r, 202, (size_t)(c->n_tap * c->n_channel), 1, DTYPE_F32);
     data.dyn = values_normal(r, 203, (size_t)(data.n_row * data.n_dyn), 0.5, DTYPE_F32);
     data.residual = values_normal(r, 204, n, 1, activation);
+    data.weight = values_normal(r, 205, (size_t)c->n_channel, 1, DTYPE_F32);
     return data;
 }
 
@@ -82,8 +83,19 @@ static float *call_conv(struct run *r, struct device *d, const struct conv_data 
         args.residual = args.out = stage_tensor_inout(&s, residual, batch.n_row, c->n_channel, d->activation);
     else
         args.out = stage_tensor_out(&s, batch.n_row, c->n_channel, d->activation);
+    if (c->is_normed) {
+        args.normed = stage_tensor_out(&s, batch.n_row, c->n_channel, d->activation);
+        args.norm_weight = stage_input(&s, data->weight, (size_t)c->n_channel * sizeof(float));
+        args.norm_eps = 1e-6f;
+    }
     ops_of(r, d)->begin(d, &batch);
     ops_of(r, d)->block_conv(d, &args);
+    if (c->is_normed) {
+        float *normed = stage_read(&s, args.normed);
+        d->ops->norm(d, &(struct norm_args){args.out, args.normed, args.norm_weight, args.norm_eps});
+        expect_same_bits(r, "rows normed at once", normed, stage_read(&s, args.normed),
+                         (size_t)(batch.n_row * c->n_channel)); // a norm's own test has the rest
+    }
     float *got = stage_read(&s, args.out), *out = arena_alloc_zero(r->arena, bytes, 1);
     stage_close(&s);
     for (int i = 0; i < n; i++)
@@ -95,8 +107,8 @@ static float *call_conv(struct run *r, struct device *d, const struct conv_data 
 static void conv_case(struct run *r, const struct conv_case *c) {
     static const int forwards[] = {0, 1, 2};
     if (case_done(r)) return;
-    case_begin(r, "%d channels by %d, %d taps, %d lanes%s", c->n_channel, c->group, c->n_tap, c->n_lane,
-               c->has_residual ? ", onto a residual" : "");
+    case_begin(r, "%d channels by %d, %d taps, %d lanes%s%s", c->n_channel, c->group, c->n_tap, c->n_lane,
+               c->has_residual ? ", onto a residual" : "", c->is_normed ? ", normed" : "");
     struct conv_data data = make_conv(r, c);
     int backwards[MAX_LANES];
     for (int i = 0; i < c->n_lane; i++) backwards[c->n_lane - 1 - i] = i;
@@ -123,7 +135,8 @@ static void run_conv(struct run *r) {
     conv_case(r, &(struct conv_case){640, 16, 2, 3, {8, 1, 3}, true});
     conv_case(r, &(struct conv_case){256, 8, 3, 2, {8, 5}, false});
     conv_case(r, &(struct conv_case){40, 1, 1, 1, {8}, false});
-    conv_case(r, &(struct conv_case){77, 7, 8, 2, {16, 4}, true});
+    conv_case(r, &(struct conv_case){77, 7, 8, 2, {16, 4}, true, true});
+    conv_case(r, &(struct conv_case){512, 16, 2, 3, {8, 1, 3}, true, true});
 }
 
 static void conv_one_block(struct device *d, const struct block_conv_args *a) {
@@ -253,6 +266,36 @@ static double *attention_oracle(struct run *r, const struct attention_data *data
     return want;
 }
 
+#define N_PRODUCT 16 // outputs of the product behind attention
+
+// A device may hand the rows of `out` to the product behind it in another form: that of the tensor alone is the same.
+// Both are staged before attention, so that the product comes right behind it.
+struct product {
+    struct weight w;
+    struct tensor other, direct, alone; // other: a copy of out
+};
+
+static struct product stage_product(struct run *r, struct stage *s, struct tensor out) {
+    struct weight_spec spec = {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, N_PRODUCT, out.n_col};
+    double *values;
+    struct weight w = values_weight(r, 241, &spec, &values);
+    enum dtype t = s->device->activation;
+    return (struct product){.w = stage_weight(s, &w),
+                            .other = stage_tensor_out(s, out.n_row, out.n_col, t),
+                            .direct = stage_tensor_out(s, out.n_row, N_PRODUCT, t),
+                            .alone = stage_tensor_out(s, out.n_row, N_PRODUCT, t)};
+}
+
+static void expect_product(struct run *r, struct stage *s, const struct product *p, struct tensor out) {
+    struct device *d = s->device;
+    d->ops->linear(d, &(struct linear_args){.form = FORM_ROWS, .x = out, .n_parts = 1, .part = {{&p->w, p->direct}}});
+    d->copy(d, p->other.data, out.data, (size_t)((out.n_row - 1) * out.stride + out.n_col) * dtype_bytes(out.dtype));
+    d->ops->linear(d,
+                   &(struct linear_args){.form = FORM_ROWS, .x = p->other, .n_parts = 1, .part = {{&p->w, p->alone}}});
+    expect_same_bits(r, "the product behind it", stage_read(s, p->direct), stage_read(s, p->alone),
+                     (size_t)(out.n_row * N_PRODUCT));
+}
+
 static float *call_attention(struct run *r, struct device *d, const struct attention_data *data, const int *order,
                              int n_lane, int32_t page_rows) {
     const struct attention_case *c = data->c;
@@ -289,8 +332,10 @@ static float *call_attention(struct run *r, struct device *d, const struct atten
         .kv = pool.layer,
         .out = stage_tensor_out(&s, n_row, width, d->activation),
     };
+    struct product product = stage_product(r, &s, args.out);
     ops_of(r, d)->begin(d, &pool.batch);
     ops_of(r, d)->block_attention(d, &args);
+    expect_product(r, &s, &product, args.out);
     float *got = stage_read(&s, args.out);
     float *out = arena_alloc_zero(r->arena, (size_t)(data->n_row * width), sizeof(float));
     stage_close(&s);
@@ -390,6 +435,8 @@ const struct suite suite_block_attention = {"draft",
                                             6,
                                             {.max_rows = 64,
                                              .max_round_rows = 32,
+                                             .max_in = 1024,
+                                             .max_out = N_PRODUCT,
                                              .max_lanes = KV_MAX_LANES,
                                              .max_window = CHECK_WINDOW,
                                              .block_rows = 8,

@@ -49,4 +49,7 @@ void cpu_block_conv(struct device *base, const struct block_conv_args *a) {
     must(a->n_tap >= 1 && a->n_tap <= MAX_TAPS && a->x.n_col % a->group == 0);
     struct block_conv_task task = {cpu_device_of(base), a};
     workers_run(task.d->workers, a->x.n_row, 1, convolve_rows, &task);
+    if (a->normed.data == NULL) return;
+    struct norm_args norm = {.x = a->out, .out = a->normed, .weight = a->norm_weight, .eps = a->norm_eps};
+    cpu_norm(base, &norm);
 }

@@ -4,9 +4,11 @@
 // chunks of each query in order. A key that no row of the lane sees is not read, since a ring has another one there.
 #include "cuda/attention_merge.cuh"
 #include "cuda/attention_shared.cuh"
+#include "cuda/planes_make.cuh"
 
 #define CHUNK_KEYS 128 // a window is short, and a processor has a chunk at most: short chains
-#define THREADS    128
+#define THREADS    128 // one for each key of a chunk
+#define TILES      (CHUNK_KEYS / CUDA_TILE_KEYS)
 #define QUERIES    32
 #define PARTS      (THREADS / QUERIES)      // threads that weigh a query's keys
 #define OWN_KEYS   (CUDA_TILE_KEYS / PARTS) // keys of such a thread
@@ -19,17 +21,22 @@ struct block_job {
     int n_head, n_kv_head, r; // r: query heads of a KV head
     float scale;
     float *parts;
+    struct plane_rows planes;      // of out, for the product that follows; x NULL: none are made
     int first_lane, row0, n_chunk; // of this launch: lanes and rows before it, chunks that a row has room for
     int window, causal;
     int32_t first[LANE_MOST];
 };
 
+// Tiles of a chunk that a block has room for at once.
+template <int D> __host__ __device__ constexpr int tiles_held() { return D <= 128 ? TILES : 1; }
+
 template <int D> struct block_shared {
-    char q[QUERIES * D * 2], k[CUDA_TILE_KEYS * D * 2], v[CUDA_TILE_KEYS * D * 2];
+    char q[QUERIES * D * 2];
+    char k[tiles_held<D>()][CUDA_TILE_KEYS * D * 2], v[tiles_held<D>()][CUDA_TILE_KEYS * D * 2];
     char p[QUERIES * CUDA_TILE_KEYS * 2]; // weights as bf16
     float s[QUERIES][CUDA_TILE_KEYS + 4];
     float max[QUERIES], sum[QUERIES], fade[QUERIES];
-    const char *at[2][CUDA_TILE_KEYS]; // each key of a tile; NULL: it is not seen
+    const char *at[CHUNK_KEYS]; // each key of the chunk; NULL: it is not seen
 };
 
 // Keys that the lane's row i sees: [first, end).
@@ -40,18 +47,25 @@ static __device__ __forceinline__ int end_key(const struct block_job &job, const
     return lane.position + (job.causal ? i + 1 : lane.n_row);
 }
 
+// Where this thread's key of the chunk is. It is on its way to the second cache then, with its values, `offset` behind:
+// whatever an earlier kernel still writes there comes too.
 static __device__ __forceinline__ void find_keys(const struct block_job &job, const struct lane_entry &lane, int head,
-                                                 int head_dim, int tile, int first, int end, const char **at) {
-    int i = threadIdx.x, key = tile + i;
-    if (i >= CUDA_TILE_KEYS) return;
-    at[i] = NULL;
+                                                 int head_dim, int chunk, int first, int end, int64_t offset,
+                                                 const char **at) {
+    int key = chunk + (int)threadIdx.x;
+    at[threadIdx.x] = NULL;
     if (key < first || key >= end) return;
     int number = key / job.kv.page_rows, slot = key - number * job.kv.page_rows;
     const char *page = (const char *)job.kv.pages + job.batch.pages[lane.page_at + number] * job.kv.page_bytes;
-    at[i] = page + job.kv.layer_offset + ((int64_t)head * job.kv.page_rows + slot) * head_dim * 2;
+    const char *from = page + job.kv.layer_offset + ((int64_t)head * job.kv.page_rows + slot) * head_dim * 2;
+    at[threadIdx.x] = from;
+    for (int line = 0; line < head_dim * 2; line += 128) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + line));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + offset + line));
+    }
 }
 
-// Starts bringing a tile's keys, or what lies `offset` after them; zeros stand for those that are not seen.
+// Starts bringing the keys of a tile, or what lies `offset` after them; zeros stand for those that are not seen.
 template <int D>
 __device__ __forceinline__ void fetch_keys(const struct block_job &job, const char *const *at, int64_t offset,
                                            char *tile) {
@@ -68,11 +82,19 @@ __device__ __forceinline__ void fetch_keys(const struct block_job &job, const ch
 template <int D>
 __device__ __forceinline__ void take_queries(const struct block_job &job, const struct lane_entry &lane, int kv_head,
                                              int query0, struct block_shared<D> *s) {
+    bool wide = rows_are_wide(job.q);
+#pragma unroll 1
     for (int i = threadIdx.x; i < QUERIES * D / 8; i += THREADS) {
-        int own = i / (D / 8), piece = i % (D / 8), q = query0 + own;
+        int own = i / (D / 8), piece = i % (D / 8), q = query0 + own, row = q / job.r;
+        int64_t t = lane.row0 + row, head = kv_head * job.r + q - row * job.r;
         uint4 v = make_uint4(0, 0, 0, 0);
-        if (q < lane.n_row * job.r)
-            v = query_piece<D>(job.q, lane.row0 + q / job.r, kv_head * job.r + q % job.r, piece);
+        if (q < lane.n_row * job.r && wide) {
+            const float4 *from = (const float4 *)((const float *)job.q.data + t * job.q.stride + head * D + piece * 8);
+            float4 a = from[0], b = from[1];
+            v = make_uint4(pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y), pack_bf16(b.z, b.w));
+        } else if (q < lane.n_row * job.r) {
+            v = query_piece<D>(job.q, t, (int)head, piece);
+        }
         *(uint4 *)kv_piece<D>(s->q, own, piece) = v;
     }
     if (threadIdx.x >= QUERIES) return;
@@ -81,13 +103,13 @@ __device__ __forceinline__ void take_queries(const struct block_job &job, const 
 }
 
 // Scores of all queries with this warp's 16 keys.
-template <int D> __device__ __forceinline__ void score_keys(struct block_shared<D> *s, float scale) {
+template <int D> __device__ __forceinline__ void score_keys(struct block_shared<D> *s, int tile, float scale) {
     int lane = threadIdx.x % 32, key0 = threadIdx.x / 32 * 16;
     float c[2][2][4] = {};
 #pragma unroll 4
     for (int k = 0; k < D / 16; k++) {
         uint32_t b[4];
-        load_matrices(b, kv_piece<D>(s->k, key0 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+        load_matrices(b, kv_piece<D>(s->k[tile], key0 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             uint32_t a[4];
@@ -107,11 +129,13 @@ template <int D> __device__ __forceinline__ void score_keys(struct block_shared<
 template <int D> __device__ __forceinline__ void weigh_keys(struct block_shared<D> *s, int first, int end) {
     int query = threadIdx.x / PARTS, part = threadIdx.x % PARTS;
     float before = s->max[query], most = before, sum = 0;
+#pragma unroll 4
     for (int i = 0; i < OWN_KEYS; i++) {
         int key = part + PARTS * i;
         if (key >= first && key < end) most = fmaxf(most, s->s[query][key]);
     }
     for (int step = 1; step < PARTS; step *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+#pragma unroll 4
     for (int i = 0; i < OWN_KEYS; i++) {
         int key = part + PARTS * i;
         float p = key >= first && key < end ? expf(s->s[query][key] - most) : 0.0f;
@@ -127,7 +151,8 @@ template <int D> __device__ __forceinline__ void weigh_keys(struct block_shared<
 }
 
 // This warp's columns of the results: 16 at a time, every fourth such group.
-template <int D, int N> __device__ __forceinline__ void add_values(struct block_shared<D> *s, float acc[N][2][2][4]) {
+template <int D, int N>
+__device__ __forceinline__ void add_values(struct block_shared<D> *s, int tile, float acc[N][2][2][4]) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int n = 0; n < N; n++)
@@ -144,7 +169,7 @@ template <int D, int N> __device__ __forceinline__ void add_values(struct block_
             int group = warp + 4 * n;
             if (group * 16 >= D) continue;
             uint32_t b[4];
-            load_matrices_transposed(b, kv_piece<D>(s->v, 16 * k + lane % 16, 2 * group + lane / 16));
+            load_matrices_transposed(b, kv_piece<D>(s->v[tile], 16 * k + lane % 16, 2 * group + lane / 16));
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 mma_bf16(acc[n][m][0], a[m], b[0], b[1]);
@@ -164,26 +189,32 @@ __device__ __forceinline__ void store_parts(const struct block_job &job, const s
                                             const float acc[N][2][2][4]) {
     int l = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < N; n++)
+    for (int m = 0; m < 4; m++) { // of a thread's queries
+        int own = m / 2 * 16 + m % 2 * 8 + l / 4, q = query0 + own, row = q / job.r;
+        if (q >= lane.n_row * job.r) continue;
+        float *to = part_of(job, lane.row0 + row, blockIdx.x, kv_head * job.r + q - row * job.r, D);
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            int own = i / 8 * 16 + l / 4 + i / 2 % 2 * 8, q = query0 + own;
-            int col = (threadIdx.x / 32 + 4 * n) * 16 + i / 4 % 2 * 8 + 2 * (l % 4) + i % 2;
-            if (q >= lane.n_row * job.r || col >= D) continue;
-            float *to = part_of(job, lane.row0 + q / job.r, blockIdx.x, kv_head * job.r + q % job.r, D);
-            to[2 + col] = acc[n][i / 8][i / 4 % 2][i % 4];
-            if (col > 0) continue;
-            to[0] = s->max[own];
-            to[1] = s->sum[own];
-        }
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int col = (threadIdx.x / 32 + 4 * n) * 16 + half * 8 + 2 * (l % 4);
+                const float *from = acc[n][m / 2][half] + m % 2 * 2;
+                if (col < D) *(float2 *)(to + 2 + col) = make_float2(from[0], from[1]);
+            }
+        if (threadIdx.x / 32 == 0 && l % 4 == 0) *(float2 *)to = make_float2(s->max[own], s->sum[own]);
+    }
 }
 
 template <int D>
 static __global__ void __launch_bounds__(THREADS) block_attention_kernel(const __grid_constant__ block_job job) {
-    constexpr int N = (D + 63) / 64;
+    constexpr int N = (D + 63) / 64, HELD = tiles_held<D>();
     extern __shared__ __align__(16) char memory[];
     struct block_shared<D> *s = (struct block_shared<D> *)memory;
-    begin_kernel();
+    auto fetch = [&](int tile, int64_t offset) {
+        fetch_keys<D>(job, s->at + tile * CUDA_TILE_KEYS, 0, s->k[tile % HELD]);
+        fetch_keys<D>(job, s->at + tile * CUDA_TILE_KEYS, offset, s->v[tile % HELD]);
+    };
+    let_next_start();
     const struct lane_entry lane = job.batch.lanes[job.first_lane + blockIdx.z];
     int n_tile_q = (int)gridDim.y / job.n_kv_head, kv_head = blockIdx.y / n_tile_q,
         query0 = blockIdx.y % n_tile_q * QUERIES;
@@ -197,31 +228,41 @@ static __global__ void __launch_bounds__(THREADS) block_attention_kernel(const _
         my_end = end_key(job, lane, my_row);
     int64_t v_offset = (int64_t)job.n_kv_head * job.kv.page_rows * D * 2;
     float acc[N][2][2][4] = {};
-    int tile = max(chunk, lane_first / CUDA_TILE_KEYS * CUDA_TILE_KEYS), buffer = 0;
-    take_queries<D>(job, lane, kv_head, query0, s);
-    find_keys(job, lane, kv_head, D, tile, lane_first, end, s->at[0]);
+    find_keys(job, lane, kv_head, D, chunk, lane_first, end, v_offset, s->at);
+    wait_for_earlier();
     __syncthreads();
-    fetch_keys<D>(job, s->at[0], 0, s->k);
-    for (; tile < end; tile += CUDA_TILE_KEYS, buffer ^= 1) {
-        int next = tile + CUDA_TILE_KEYS;
-        fetch_keys<D>(job, s->at[buffer], v_offset, s->v);
-        find_keys(job, lane, kv_head, D, next, lane_first, end, s->at[buffer ^ 1]);
-        copies_wait<1>();
+#pragma unroll 1
+    for (int tile = 0; tile < HELD; tile++) fetch(tile, v_offset);
+    take_queries<D>(job, lane, kv_head, query0, s);
+#pragma unroll 1 // instructions come from memory as a rule: the fewer, the sooner
+    for (int tile = 0; tile < TILES; tile++) {
+        int key = chunk + tile * CUDA_TILE_KEYS;
+        if (tile >= HELD) {
+            __syncthreads();
+            fetch(tile, v_offset);
+        }
+        if (tile + 1 < HELD)
+            copies_wait<2 * HELD - 1>();
+        else
+            copies_wait<1>();
         __syncthreads();
-        score_keys<D>(s, job.scale);
+        if (key + CUDA_TILE_KEYS <= lane_first || key >= end) continue; // nobody sees a key of it
+        score_keys<D>(s, tile % HELD, job.scale);
         __syncthreads();
-        fetch_keys<D>(job, s->at[buffer ^ 1], 0, s->k);
-        weigh_keys<D>(s, my_first - tile, my_end - tile);
-        copies_wait<1>();
+        weigh_keys<D>(s, my_first - key, my_end - key);
+        if (tile + 1 < HELD)
+            copies_wait<2 * HELD - 2>();
+        else
+            copies_wait<0>();
         __syncthreads();
-        add_values<D, N>(s, acc);
-        __syncthreads();
+        add_values<D, N>(s, tile % HELD, acc);
     }
     copies_wait<0>();
     store_parts<D, N>(job, lane, s, query0, kv_head, acc);
 }
 
-// One block a query. The batch's tables are read before what came earlier is waited for.
+// One block a query. The batch's tables are read before what came earlier is waited for. Heads of whole units leave
+// planes of what they write.
 template <int D>
 static __global__ void __launch_bounds__(MERGE_THREADS(D), MERGE_BLOCKS)
     block_merge_kernel(const __grid_constant__ block_job job) {
@@ -236,14 +277,33 @@ static __global__ void __launch_bounds__(MERGE_THREADS(D), MERGE_BLOCKS)
     float2 x = merge_chunks(part_of(job, t, 0, h, D), (int64_t)job.n_head * (D + 2), n_chunk, col);
     tensor_store(job.out, t, (int64_t)h * D + col, x.x);
     tensor_store(job.out, t, (int64_t)h * D + col + 1, x.y);
+    if constexpr (D % PLANES_UNIT == 0) {
+        __shared__ __align__(16) float2 values[D / 2];
+        if (job.planes.x == NULL) return;
+        values[threadIdx.x] = x;
+        __syncthreads();
+        int warp = threadIdx.x / 32, unit = h * (D / PLANES_UNIT) + warp;
+        if (warp >= D / PLANES_UNIT) return;
+        float4 v = ((const float4 *)values)[warp * 32 + threadIdx.x % 32];
+        struct planes at = planes_of_row(job.planes, t);
+        plane_store<PLANES_TILE>(v, 0, at.x + unit * (PLANES_TILE * PLANES_UNIT_X), at.notes + unit * PLANES_TILE);
+        if (threadIdx.x == 0 && h == 0) job.planes.factors[t] = 1;
+    }
 }
 
 static size_t part_bytes(int64_t n_head, int64_t head_dim) { return (size_t)(n_head * (head_dim + 2)) * sizeof(float); }
 
 // Room for one lane; a round of many is worked off in turns.
-size_t need_block_attention(const struct device_limits *l) {
+static size_t lane_bytes(const struct device_limits *l) {
     int64_t chunks = ceil_div(l->block_window + l->block_rows, CHUNK_KEYS) + 1;
     return (size_t)(chunks * l->block_rows) * part_bytes(l->block_n_head, l->block_head_dim);
+}
+
+size_t need_block_attention(const struct device_limits *l) {
+    struct carver c = {NULL, 0};
+    struct plane_rows p;
+    carve_planes(&c, l->max_round_rows, l->block_n_head * l->block_head_dim, &p);
+    return c.used + lane_bytes(l);
 }
 
 template <int D> static void run_lanes(struct cuda_device *d, const struct block_job &job, int n_lane, int n_row) {
@@ -287,11 +347,20 @@ void cuda_block_attention(struct device *base, const struct block_attention_args
     const struct batch_view *b = cuda_batch(d, a->batch);
     if (d->failure != cudaSuccess || b->n_row == 0) return;
     must(a->batch->form == FORM_ROWS && a->window > 0 && a->kv.dtype == DTYPE_BF16);
-    struct block_job job = {*b,       a->q, a->out, a->kv, a->n_head, a->n_kv_head, a->n_head / a->n_kv_head,
-                            a->scale, NULL, 0,      0,     0,         a->window,    a->causal,
-                            {0}};
-    job.parts = (float *)d->scratch;
-    int64_t room = (int64_t)(d->scratch_bytes / part_bytes(a->n_head, a->head_dim));
+    struct block_job job = {
+        *b, a->q, a->out, a->kv,     a->n_head, a->n_kv_head, a->n_head / a->n_kv_head, a->scale, NULL, {},
+        0,  0,    0,      a->window, a->causal, {0}};
+    struct carver c = scratch_of(d); // planes first, where the next call looks for them
+    struct plane_rows planes;
+    carve_planes(&c, a->out.n_row, a->out.n_col, &planes);
+    bool fits =
+        c.used + lane_bytes(&d->limits) <= d->scratch_bytes && rows_are_wide(a->out) && a->head_dim % PLANES_UNIT == 0;
+    if (fits && leave_planes(d, a->out, PLANES_UNIT, &planes))
+        job.planes = planes;
+    else
+        c.used = 0;
+    job.parts = (float *)(d->scratch + c.used);
+    int64_t room = (int64_t)((d->scratch_bytes - c.used) / part_bytes(a->n_head, a->head_dim));
     for (int first = 0, last; first < b->n_lane; first = last) {
         int n_row = take_lanes(a, room, first, &job, &last);
         switch (a->head_dim) {

@@ -25,6 +25,15 @@ void carve_planes(struct carver *c, int64_t n_row, int64_t n_in, struct plane_ro
     p->factors = (float *)carve(c, (size_t)n_padded * sizeof(float));
 }
 
+bool leave_planes(struct cuda_device *d, const struct tensor &out, int64_t n_multiple, struct plane_rows *p) {
+    struct carver c = scratch_of(d);
+    if (d->form != FORM_ROWS || out.n_row > d->limits.max_round_rows || out.n_col % n_multiple != 0) return false;
+    carve_planes(&c, out.n_row, out.n_col, p);
+    if (c.used > d->scratch_bytes) return false;
+    d->left = (struct left_rows){out.data, out.n_row, out.n_col, out.stride};
+    return true;
+}
+
 void make_plane_rows(struct cuda_device *d, const struct plane_input &in, const struct plane_rows &p) {
     cuda_start(d, "planes of rows", planes_kernel, dim3((unsigned)in.x.n_row), THREADS, 0, in, p);
 }

@@ -45,6 +45,9 @@ __device__ __forceinline__ struct planes planes_of_row(const struct plane_rows &
 }
 
 void carve_planes(struct carver *c, int64_t n_row, int64_t n_in, struct plane_rows *p);
+// Whether whoever writes `out`, which may be the rows of a round's next product, is to make their planes too, and
+// where: the next call finds them there (common.cuh, left). A row's elements are a multiple of n_multiple.
+bool leave_planes(struct cuda_device *d, const struct tensor &out, int64_t n_multiple, struct plane_rows *p);
 void make_plane_rows(struct cuda_device *d, const struct plane_input &in, const struct plane_rows &p);
 
 #endif

@@ -1,5 +1,5 @@
 // Operations that work on each row alone: embed, norm, swiglu; and preparing rows for a product.
-#include "cuda/planes_make.cuh"
+#include "cuda/norm.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/weights.cuh"
 
@@ -11,12 +11,46 @@ static __global__ void embed_kernel(const int32_t *ids, struct weight_view w, st
     for (int64_t i = threadIdx.x; i < w.n_in; i += THREADS) tensor_store(out, blockIdx.x, i, weight_element(w, row, i));
 }
 
+// Eight codes of 4 or 8 bits a thread, which lie in one group; the same arithmetic. One element after another waits for
+// memory each time, with nothing to do meanwhile: a round begins with this.
+template <int BITS>
+static __global__ void __launch_bounds__(THREADS)
+    embed_codes_kernel(const int32_t *ids, struct weight_view w, struct tensor out) {
+    begin_kernel();
+    int64_t row = ids[blockIdx.x];
+    int i = (int)(blockIdx.y * THREADS + threadIdx.x) * 8;
+    if (i >= w.n_in) return;
+    const char *codes = w.data + row * w.row_bytes + i * BITS / 8;
+    uint2 q = BITS == 4 ? make_uint2(*(const uint32_t *)codes, 0) : *(const uint2 *)codes;
+    int64_t group = row * w.n_group + i / w.group;
+    float scale = load_float(w.scales, w.dtype, group), bias = load_float(w.biases, w.dtype, group), v[8];
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        uint32_t code = BITS == 4 ? q.x >> 4 * k & 15 : (k < 4 ? q.x : q.y) >> 8 * (k % 4) & 255;
+        v[k] = (float)code * scale + bias;
+    }
+    float4 *to = (float4 *)((float *)out.data + blockIdx.x * out.stride + i);
+    to[0] = *(const float4 *)v;
+    to[1] = *(const float4 *)(v + 4);
+}
+
+static bool has_eight_codes(const struct weight_view &w) {
+    return (w.weight_class == CLASS_Q4 || w.weight_class == CLASS_Q8) && w.group % 8 == 0 && w.n_in % 16 == 0 &&
+           (uintptr_t)w.data % 8 == 0;
+}
+
 void cuda_embed(struct device *base, const struct embed_args *a) {
     struct cuda_device *d = cuda_of(base);
     const struct batch_view *b = cuda_batch(d, a->batch);
     if (d->failure != cudaSuccess) return;
-    cuda_start(d, "embed", embed_kernel, dim3((unsigned)a->out.n_row), THREADS, 0, b->ids, weight_view_of(a->table),
-               a->out);
+    struct weight_view w = weight_view_of(a->table);
+    if (has_eight_codes(w) && rows_are_wide(a->out)) {
+        dim3 grid((unsigned)a->out.n_row, (unsigned)ceil_div(w.n_in, 8 * THREADS));
+        cuda_start(d, "embed", w.weight_class == CLASS_Q4 ? embed_codes_kernel<4> : embed_codes_kernel<8>, grid,
+                   THREADS, 0, b->ids, w, a->out);
+        return;
+    }
+    cuda_start(d, "embed", embed_kernel, dim3((unsigned)a->out.n_row), THREADS, 0, b->ids, w, a->out);
 }
 
 #define NORM_VECTORS 4 // of 8 elements a thread: rows of up to 8192 are read once
@@ -66,9 +100,27 @@ static __global__ void __launch_bounds__(THREADS)
         tensor_store(out, blockIdx.x, i, tensor_load(x, blockIdx.x, i) * inverse * weight[i]);
 }
 
+// A round's rows, whose planes are left.
+static __global__ void __launch_bounds__(NORM_MOST)
+    norm_planes_kernel(const __grid_constant__ tensor x, const __grid_constant__ norm_job job) {
+    __shared__ float shared[33];
+    let_next_start();
+    int i = threadIdx.x * 8;
+    float weight[8], v[8];
+    load_wide(job.weight + i, weight);
+    wait_for_earlier();
+    load_wide((const float *)x.data + blockIdx.x * x.stride + i, v);
+    norm_row(job, weight, v, shared);
+}
+
 void cuda_norm(struct device *base, const struct norm_args *a) {
     struct cuda_device *d = cuda_of(base);
     if (d->failure != cudaSuccess || a->x.n_row == 0) return;
+    struct norm_job job;
+    if (rows_are_wide(a->x) && make_norm_job(d, a->out, a->weight, a->eps, &job)) {
+        cuda_start(d, "norm", norm_planes_kernel, dim3((unsigned)a->x.n_row), (unsigned)(a->x.n_col / 8), 0, a->x, job);
+        return;
+    }
     bool wide = rows_are_wide(a->x) && rows_are_wide(a->out) && (uintptr_t)a->weight % 16 == 0;
     cuda_start(d, "norm", norm_kernel, dim3((unsigned)a->x.n_row), THREADS, 0, a->x, a->weight, a->eps, a->out, wide);
 }
@@ -109,15 +161,10 @@ static __global__ void __launch_bounds__(THREADS)
 
 // In rounds the result is a product's row, whose planes are made on the way.
 static bool swiglu_planes(struct cuda_device *d, const struct swiglu_args *a) {
-    struct carver c = scratch_of(d);
     struct plane_rows p;
-    if (d->form != FORM_ROWS || a->gate.n_row > d->limits.max_round_rows || a->gate.n_col % PLANES_UNIT != 0)
-        return false;
-    carve_planes(&c, a->gate.n_row, a->gate.n_col, &p);
-    if (c.used > d->scratch_bytes) return false;
+    if (!leave_planes(d, a->out, PLANES_UNIT, &p)) return false;
     dim3 grid((unsigned)ceil_div(p.n_unit, THREADS / 32), (unsigned)a->gate.n_row);
     cuda_start(d, "swiglu", swiglu_planes_kernel, grid, THREADS, 0, a->gate, a->up, a->out, p);
-    d->left = (struct left_rows){a->out.data, a->out.n_row, a->out.n_col, a->out.stride};
     return true;
 }
 

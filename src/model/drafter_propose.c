@@ -23,8 +23,9 @@ static void begin_walk(struct block_walk *w) {
 // ---- convolutions around a sublayer ----
 
 // side 0: out = conv(x); side 1: out = residual + conv(x). The sublayer's input made the coefficients of both.
+// next_norm: of the next sublayer, whose normed input goes to s.y then; NULL: there is none.
 static void convolve(const struct block_walk *w, const struct drafter_conv *conv, int side, struct tensor x,
-                     struct tensor residual, struct tensor out) {
+                     struct tensor residual, struct tensor out, const float *next_norm) {
     const struct drafter_config *c = &w->d->config;
     int64_t n_dyn = w->s.dyn.n_col / 2;
     struct tensor dyn = w->s.dyn;
@@ -38,29 +39,40 @@ static void convolve(const struct block_walk *w, const struct drafter_conv *conv
                                    .group = c->conv_group,
                                    .residual = residual,
                                    .out = out};
+    if (next_norm != NULL) {
+        args.normed = w->s.y;
+        args.norm_weight = next_norm;
+        args.norm_eps = (float)c->norm_eps;
+    }
     w->ops->block_conv(w->d->device, &args);
 }
 
-// The input of a sublayer: norm(x), and with convolutions what the first one makes of it.
-static struct tensor prepare(const struct block_walk *w, const struct drafter_conv *conv, const float *weight) {
+static void norm_input(const struct block_walk *w, const float *weight) {
     struct norm_args norm = {.x = w->s.x, .out = w->s.y, .weight = weight, .eps = (float)w->d->config.norm_eps};
     w->ops->norm(w->d->device, &norm);
+}
+
+// The input of a sublayer, of which s.y is normed: with convolutions what the first one makes of it.
+static struct tensor prepare(const struct block_walk *w, const struct drafter_conv *conv) {
     if (!w->d->config.has_selector) return w->s.y;
     struct linear_args kernels = {.form = FORM_ROWS, .x = w->s.y, .n_parts = 1, .part = {{&conv->kernels, w->s.dyn}}};
     w->ops->linear(w->d->device, &kernels);
-    convolve(w, conv, 0, w->s.y, (struct tensor){0}, w->s.z);
+    convolve(w, conv, 0, w->s.y, (struct tensor){0}, w->s.z, NULL);
     return w->s.z;
 }
 
-// x = x + finish(out weight^T)
+// x = x + finish(out weight^T), and s.y = norm(x) where there is a next sublayer.
 static void finish(const struct block_walk *w, const struct drafter_conv *conv, struct tensor out,
-                   const struct weight *weight) {
+                   const struct weight *weight, const float *next_norm) {
     bool direct = !w->d->config.has_selector;
     struct linear_args project = {
         .form = FORM_ROWS, .x = out, .n_parts = 1, .part = {{weight, direct ? w->s.x : w->s.z}}};
     if (direct) project.residual = w->s.x;
     w->ops->linear(w->d->device, &project);
-    if (!direct) convolve(w, conv, 1, w->s.z, w->s.x, w->s.x);
+    if (!direct)
+        convolve(w, conv, 1, w->s.z, w->s.x, w->s.x, next_norm);
+    else if (next_norm != NULL)
+        norm_input(w, next_norm);
 }
 
 // ---- layers ----
@@ -68,7 +80,7 @@ static void finish(const struct block_walk *w, const struct drafter_conv *conv, 
 static void attend(const struct block_walk *w, int64_t layer) {
     const struct drafter_config *c = &w->d->config;
     const struct drafter_layer *l = &w->d->weights.layers[layer];
-    struct tensor y = prepare(w, &l->attention_conv, l->input_norm);
+    struct tensor y = prepare(w, &l->attention_conv);
     struct linear_args project = {
         .form = FORM_ROWS, .x = y, .n_parts = 3, .part = {{&l->q, w->s.attended}, {&l->k, w->s.k}, {&l->v, w->s.v}}};
     w->ops->linear(w->d->device, &project);
@@ -104,18 +116,19 @@ static void attend(const struct block_walk *w, int64_t layer) {
         .out = w->s.attended,
     };
     w->ops->block_attention(w->d->device, &attention);
-    finish(w, &l->attention_conv, w->s.attended, &l->o);
+    finish(w, &l->attention_conv, w->s.attended, &l->o, l->post_norm);
 }
 
 static void feed_forward(const struct block_walk *w, int64_t layer) {
     const struct drafter_layer *l = &w->d->weights.layers[layer];
-    struct tensor y = prepare(w, &l->mlp_conv, l->post_norm);
+    const float *next_norm = layer + 1 < w->d->config.n_layers ? w->d->weights.layers[layer + 1].input_norm : NULL;
+    struct tensor y = prepare(w, &l->mlp_conv);
     struct linear_args widen = {
         .form = FORM_ROWS, .x = y, .n_parts = 2, .part = {{&l->gate, w->s.gate}, {&l->up, w->s.up}}};
     w->ops->linear(w->d->device, &widen);
     struct swiglu_args gate = {.gate = w->s.gate, .up = w->s.up, .out = w->s.gate};
     w->ops->swiglu(w->d->device, &gate);
-    finish(w, &l->mlp_conv, w->s.gate, &l->down);
+    finish(w, &l->mlp_conv, w->s.gate, &l->down, next_norm);
 }
 
 static void run_blocks(struct drafter *d, const struct drafter_ask *asks, int32_t n, const void *base) {
@@ -137,6 +150,7 @@ static void run_blocks(struct drafter *d, const struct drafter_ask *asks, int32_
     w.ops->begin(d->device, &batch);
     struct embed_args embed = {.batch = &batch, .table = &d->target->weights->embedding, .out = w.s.x};
     w.ops->embed(d->device, &embed);
+    norm_input(&w, d->weights.layers[0].input_norm);
     for (int64_t layer = 0; layer < d->config.n_layers; layer++) {
         attend(&w, layer);
         feed_forward(&w, layer);
@@ -157,12 +171,17 @@ static void run_blocks(struct drafter *d, const struct drafter_ask *asks, int32_
 static bool needs_logits(const struct draw_params *p) { return p->repetition != 1 && p->n_seen > 0; }
 
 // The likeliest tokens of rows [first, first + n) of drafts, as log probabilities; those ids only that may be drawn.
+// With a selector, what it sees of the rows too.
 static enum status find_candidates(struct drafter *d, int64_t first, int64_t n, bool logits_too, struct error *e) {
     struct tensor logits = tensor_rows(d->scratch.logits, 0, n);
     struct linear_args output = {.form = FORM_ROWS,
                                  .x = tensor_rows(d->scratch.drafts, first, n),
                                  .n_parts = 1,
                                  .part = {{&d->target->weights->output, logits}}};
+    if (d->config.has_selector) {
+        output.part[output.n_parts].w = &d->weights.hidden;
+        output.part[output.n_parts++].out = tensor_rows(d->scratch.edges, first, n);
+    }
     d->device->ops->linear(d->device, &output);
     struct draw_args draw = {.logits = logits,
                              .n_vocab = (int32_t)d->config.n_vocab,
@@ -194,13 +213,6 @@ static enum status find_all_candidates(struct drafter *d, const struct drafter_a
         }
     }
     enum status s = STATUS_OK;
-    if (d->config.has_selector) {
-        struct linear_args project = {.form = FORM_ROWS,
-                                      .x = tensor_rows(d->scratch.drafts, 0, n_row),
-                                      .n_parts = 1,
-                                      .part = {{&d->weights.hidden, tensor_rows(d->scratch.edges, 0, n_row)}}};
-        d->device->ops->linear(d->device, &project);
-    }
     for (int64_t first = 0; first < n_row && s == STATUS_OK; first += step)
         s = find_candidates(d, first, n_row - first < step ? n_row - first : step, logits_too, e);
     if (s == STATUS_OK && d->config.has_selector) // first: it waits for all that is under way

@@ -18,7 +18,10 @@ struct block_conv_args {
     struct tensor dyn; // [T, n_tap * G]
     int n_tap, group;  // n_tap 1..8; C is a multiple of group
     struct tensor residual;
-    struct tensor out; // [T, C]
+    struct tensor out;    // [T, C]
+    struct tensor normed; // [T, C]: norm(out) by norm_weight and norm_eps; data NULL: it is not wanted
+    const float *norm_weight;
+    float norm_eps;
 };
 
 // out[t][h] = round(softmax_j(q[t][h] . K[h / (Hq / Hkv)][j] * scale) V[..][j]) over the positions
