@@ -236,6 +236,7 @@ static const struct draw_case cases[] = {
      700,
      0},
     {"wide", 20000, 19950, 3, {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 8, .n_top = 20}, 3, 0, 0},
+    {"wide, few alternatives", 20000, 19950, 3, {.temperature = 0, .top_p = 1, .repetition = 1, .n_top = 4}, 3, 0, 0},
     {"wide top-p",
      20000,
      19950,

@@ -78,7 +78,7 @@ static void carve_job(struct carver *c, struct draw_job *job, int64_t n_row, int
     job->n_block = (int32_t)n_block;
     job->changed = (double *)carve(c, (size_t)(n_row * n_column) * sizeof(double));
     job->blocks = (struct draw_block *)carve(c, (size_t)(n_row * n_block) * sizeof(struct draw_block));
-    job->tops = (struct draw_top *)carve(c, (size_t)(n_row * n_block * DRAW_MAX_TOP) * sizeof(struct draw_top));
+    job->tops = (struct draw_top *)carve(c, (size_t)(n_row * DRAW_MAX_TOP * DRAW_MAX_TOP) * sizeof(struct draw_top));
     job->count = (uint32_t *)carve(c, (size_t)n_row * DRAW_BINS * sizeof(uint32_t));
     job->mass = (unsigned long long *)carve(c, (size_t)n_row * DRAW_BINS * sizeof(unsigned long long));
     job->list = (int32_t *)carve(c, (size_t)(n_row * n_column) * sizeof(int32_t));
@@ -172,7 +172,7 @@ static bool pack_row(struct packer *k, const struct draw_params *p, int32_t n_vo
 
 // Draws as many rows from `first` on as fit, and returns how many.
 static int draw_some(struct cuda_device *d, const struct draw_args *a, int first) {
-    int left = (int)a->logits.n_row - first, n = 0;
+    int left = (int)a->logits.n_row - first, n = 0, n_top = 0;
     bool any_listed = false, any_unlisted = false;
     struct packer k = {d, NULL, 0, NULL, 0, false};
     struct draw_job job;
@@ -180,6 +180,7 @@ static int draw_some(struct cuda_device *d, const struct draw_args *a, int first
     for (; n < left && n < DRAW_ROWS && pack_row(&k, &a->params[first + n], n_vocab, &job.rows[n]); n++) {
         const struct draw_params *p = &a->params[first + n];
         bool listed = p->top_k > 0 || p->top_p < 1;
+        n_top = job.rows[n].n_top > n_top ? job.rows[n].n_top : n_top;
         any_listed = any_listed || (p->temperature > 0 && listed);
         any_unlisted = any_unlisted || (p->temperature > 0 && !listed);
     }
@@ -194,7 +195,7 @@ static int draw_some(struct cuda_device *d, const struct draw_args *a, int first
     job.lists = k.base != NULL ? upload_send(d, &d->lists, k.used) : NULL;
     job.usual = s->usual_on_device;
     job.answers = s->pinned + s->n_result;
-    draw_scan(d, &job, n, no_noise);
+    draw_scan(d, &job, n, n_top, no_noise);
     if (!no_noise) draw_pick(d, &job, n, any_listed, any_unlisted);
     cuda_note(d, cudaEventRecord(s->drawn, d->stream), "mark a draw");
     s->pending[s->n_pending++] = (struct draw_pending){a->results + first, s->n_result, n};

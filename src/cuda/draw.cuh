@@ -26,6 +26,7 @@ struct draw_block {
     double max, raw_sum; // of the changed logits; of e^(x - raw_max)
     int32_t max_id;      // -1: no token of the block is in
     float raw_max;       // over all columns
+    float raw_in;        // over those that are in, where alternatives are wanted
     double best;         // of s + noise
     int32_t best_id;
 };
@@ -46,7 +47,7 @@ struct draw_job {
     const uint32_t *usual;       // of allowed ids
     double *changed;             // [row][V], of rows that are sampled: logits after bias and penalties; NaN: out
     struct draw_block *blocks;   // [row][n_block]
-    struct draw_top *tops;       // [row][n_block][DRAW_MAX_TOP]: raw logits, falling
+    struct draw_top *tops;       // [row][DRAW_MAX_TOP][DRAW_MAX_TOP]: raw logits of so many blocks, falling
     uint32_t *count;             // [row][DRAW_BINS]
     unsigned long long *mass;    // [row][DRAW_BINS]
     int32_t *list, *n_list;      // [row][V], [row]
@@ -62,7 +63,9 @@ __device__ __forceinline__ bool draw_better(double x, int32_t id, double best, i
 
 // The best of a block's threads; every thread gets it. shared: 32 of each.
 __device__ __forceinline__ void draw_block_best(double *best, int32_t *id, double *shared_best, int32_t *shared_id) {
+#pragma unroll 1 // instructions come from memory as a rule: the fewer, the sooner
     for (int round = 0; round < 2; round++) {
+#pragma unroll 1
         for (int step = 16; step > 0; step >>= 1) {
             double other = __shfl_xor_sync(0xffffffffu, *best, step);
             int32_t other_id = __shfl_xor_sync(0xffffffffu, *id, step);
@@ -135,8 +138,9 @@ __device__ __forceinline__ void draw_answer(const struct draw_job &job, int64_t 
     }
 }
 
-// Launches the steps of one set of rows. no_noise: no row is sampled, and the first steps know the answers.
-void draw_scan(struct cuda_device *d, const struct draw_job *job, int n_row, bool no_noise);
+// Launches the steps of one set of rows. n_top: most alternatives of a row. no_noise: no row is sampled, and the first
+// steps know the answers.
+void draw_scan(struct cuda_device *d, const struct draw_job *job, int n_row, int n_top, bool no_noise);
 void draw_pick(struct cuda_device *d, const struct draw_job *job, int n_row, bool any_listed, bool any_unlisted);
 
 #endif

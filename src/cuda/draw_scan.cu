@@ -1,16 +1,9 @@
-// The first steps of a draw: changed logits, their largest, log probabilities and alternatives.
+// The first steps of a draw: changed logits, their largest, log probabilities and alternatives. The n largest logits of
+// a row lie in the n blocks whose largest are largest (of equal ones the first), so only those are looked at twice.
 #include "cuda/draw_tops.cuh"
 #include <float.h>
 
 #define PER_THREAD (DRAW_BLOCK / DRAW_THREADS)
-
-struct scan_shared {
-    double changed[DRAW_BLOCK];
-    float raw[DRAW_BLOCK];
-    double best[32];
-    int32_t id[32];
-    struct draw_lists lists;
-};
 
 static __device__ double penalise(const struct draw_row &r, double logit, int32_t n_reply) {
     logit = logit > 0 ? logit / r.repetition : logit * r.repetition;
@@ -18,92 +11,161 @@ static __device__ double penalise(const struct draw_row &r, double logit, int32_
     return logit;
 }
 
-// Steps 1 to 4 for the block's tokens [first, first + n).
-static __device__ void change_logits(const struct draw_job &job, const struct draw_row &r, int64_t row, int first,
-                                     int n, struct scan_shared *sh) {
-    const float *logits = (const float *)job.logits.data + row * job.logits.stride;
-    for (int i = threadIdx.x; i < DRAW_BLOCK; i += DRAW_THREADS) {
-        float x = i < n ? logits[first + i] : -INFINITY;
-        sh->raw[i] = isnan(x) ? -INFINITY : x;
-        sh->changed[i] = (double)sh->raw[i];
-    }
+// Steps 1 to 3 for the block's tokens [first, first + n), of which thread i has i, i + DRAW_THREADS, ...
+static __device__ void change_logits(const struct draw_job &job, const struct draw_row &r, int first, int n,
+                                     const float raw[PER_THREAD], double *changed) {
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; i++) changed[threadIdx.x + i * DRAW_THREADS] = (double)raw[i];
     if (r.n_bias == 0 && r.n_seen == 0) return;
     __syncthreads();
     const struct draw_bias *bias = (const struct draw_bias *)(job.lists + r.bias_at);
     for (int i = threadIdx.x; i < r.n_bias; i += DRAW_THREADS) {
         int at = bias[i].id - first;
-        if (at >= 0 && at < n) sh->changed[at] += (double)bias[i].bias;
+        if (at >= 0 && at < n) changed[at] += (double)bias[i].bias;
     }
     __syncthreads();
     const struct draw_seen *seen = (const struct draw_seen *)(job.lists + r.seen_at);
     for (int i = threadIdx.x; i < r.n_seen; i += DRAW_THREADS) {
         int at = seen[i].id - first;
-        if (at >= 0 && at < n) sh->changed[at] = penalise(r, sh->changed[at], seen[i].n_reply);
+        if (at >= 0 && at < n) changed[at] = penalise(r, changed[at], seen[i].n_reply);
     }
+    __syncthreads();
 }
 
-// The block's largest raw logits among the allowed.
-static __device__ void list_tops(const struct draw_row &r, int first, struct scan_shared *sh, struct draw_top *tops) {
-    draw_key keys[PER_THREAD];
+static __device__ __forceinline__ const uint32_t *allowed_of(const struct draw_job &job, const struct draw_row &r) {
+    return r.allowed_at == DRAW_USUAL ? job.usual : (const uint32_t *)(job.lists + r.allowed_at);
+}
+
+static __device__ __forceinline__ bool token_is_in(const struct draw_job &job, const uint32_t *allowed, int token) {
+    return token < job.n_vocab && (allowed[token / 32] >> (token % 32) & 1);
+}
+
+struct scan_shared {
+    float most[DRAW_WARPS], most_in[DRAW_WARPS];
+    draw_key key[DRAW_WARPS];
+    double sum[DRAW_WARPS], best[32];
+    int32_t id[32];
+};
+
+// LISTS: some row has biases or penalties. A row that has none gets the same from both.
+template <bool LISTS>
+static __global__ void __launch_bounds__(DRAW_THREADS) draw_scan_kernel(const __grid_constant__ draw_job job) {
+    __shared__ struct scan_shared sh;
+    __shared__ double changed[LISTS ? DRAW_BLOCK : 1];
+    int64_t row = blockIdx.y, n_column = job.logits.n_col;
+    const struct draw_row &r = job.rows[row];
+    int first = blockIdx.x * DRAW_BLOCK, n = (int)min((int64_t)DRAW_BLOCK, n_column - first), warp = threadIdx.x / 32;
+    begin_kernel();
+    const float *logits = (const float *)job.logits.data + row * job.logits.stride + first;
+    const uint32_t *allowed = allowed_of(job, r);
+    float raw[PER_THREAD], most = -INFINITY, most_in = -INFINITY;
+    unsigned in = 0; // which of the thread's tokens
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++) {
         int at = (int)threadIdx.x + i * DRAW_THREADS;
-        keys[i] = draw_key_of(sh->raw[at], first + at);
+        raw[i] = at < n ? logits[at] : -INFINITY;
+        in |= at < n && token_is_in(job, allowed, first + at) ? 1u << i : 0;
     }
-    draw_list_keys<PER_THREAD>(keys, r.n_top, sh->lists.of[threadIdx.x / 32]);
-    __syncthreads();
-    if (threadIdx.x >= 32) return;
-    draw_join_lists(r.n_top, &sh->lists);
-    if ((int)threadIdx.x >= r.n_top) return;
-    draw_key key = sh->lists.of[0][threadIdx.x];
-    tops[threadIdx.x] = (struct draw_top){draw_key_id(key), draw_key_logit(key)};
-}
-
-static __global__ void __launch_bounds__(DRAW_THREADS) draw_scan_kernel(const __grid_constant__ draw_job job) {
-    __shared__ struct scan_shared sh;
-    int64_t row = blockIdx.y, n_column = job.logits.n_col;
-    const struct draw_row &r = job.rows[row];
-    int first = blockIdx.x * DRAW_BLOCK, n = (int)min((int64_t)DRAW_BLOCK, n_column - first);
-    begin_kernel();
-    change_logits(job, r, row, first, n, &sh);
-    __syncthreads();
-    float raw_max = -INFINITY;
-    for (int i = threadIdx.x; i < n; i += DRAW_THREADS) raw_max = fmaxf(raw_max, sh.raw[i]);
-    double most = (double)raw_max;
-    int32_t any = threadIdx.x;
-    draw_block_best(&most, &any, sh.best, sh.id);
-    double sum = 0;
-    if (r.n_top >= 0 && most > -INFINITY)
-        for (int i = threadIdx.x; i < n; i += DRAW_THREADS) sum += exp((double)sh.raw[i] - most);
-    // A tree of fixed shape, so that the sum is the same each time.
-    __syncthreads();
-    for (int step = 16; step > 0; step >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    if (threadIdx.x % 32 == 0) sh.best[threadIdx.x / 32] = sum;
-    __syncthreads();
-    sum = 0;
-    for (int i = 0; i < DRAW_THREADS / 32; i++) sum += sh.best[i];
-    __syncthreads();
-
-    const uint32_t *allowed = r.allowed_at == DRAW_USUAL ? job.usual : (const uint32_t *)(job.lists + r.allowed_at);
-    bool is_sampled = r.temperature > 0;
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; i++) {
+        raw[i] = isnan(raw[i]) ? -INFINITY : raw[i];
+        most = fmaxf(most, raw[i]);
+        most_in = in >> i & 1 ? fmaxf(most_in, raw[i]) : most_in;
+    }
+    if (LISTS) change_logits(job, r, first, n, raw, changed);
     double best = 0;
     int32_t id = -1;
-    for (int i = threadIdx.x; i < n; i += DRAW_THREADS) {
-        int token = first + i;
-        bool is_in = token < job.n_vocab && (allowed[token / 32] >> (token % 32) & 1);
-        double l = isnan(sh.changed[i]) ? -INFINITY : sh.changed[i];
-        if (is_sampled) job.changed[row * n_column + token] = is_in ? l : (double)NAN;
-        if (!is_in) sh.raw[i] = -INFINITY;
-        if (is_in && draw_better(l, token, best, id)) {
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; i++) {
+        int at = (int)threadIdx.x + i * DRAW_THREADS;
+        bool is_in = in >> i & 1;
+        double l = LISTS && isnan(changed[at]) ? -INFINITY : LISTS ? changed[at] : (double)raw[i];
+        if (r.temperature > 0 && at < n) job.changed[row * n_column + first + at] = is_in ? l : (double)NAN;
+        if (is_in && draw_better(l, first + at, best, id)) {
             best = l;
-            id = token;
+            id = first + at;
         }
     }
-    draw_block_best(&best, &id, sh.best, sh.id);
-    if (threadIdx.x == 0)
-        job.blocks[row * job.n_block + blockIdx.x] = (struct draw_block){best, sum, id, (float)most, 0, -1};
+    if (LISTS) draw_block_best(&best, &id, sh.best, sh.id);
+    draw_key key = draw_largest_key(id < 0 ? 0 : draw_place_of((float)best, id));
+    most = warp_max(most);
+    most_in = warp_max(most_in);
+    if (threadIdx.x % 32 == 0) {
+        sh.most[warp] = most;
+        sh.most_in[warp] = most_in;
+        sh.key[warp] = key;
+    }
     __syncthreads();
-    if (r.n_top > 0) list_tops(r, first, &sh, job.tops + (row * job.n_block + blockIdx.x) * DRAW_MAX_TOP);
+#pragma unroll
+    for (int i = 0; i < DRAW_WARPS; i++) {
+        most = fmaxf(most, sh.most[i]);
+        most_in = fmaxf(most_in, sh.most_in[i]);
+        key = max(key, sh.key[i]);
+    }
+    // A tree of fixed shape, so that the sum is the same each time.
+    double sum = 0;
+    if (r.n_top >= 0 && most > -INFINITY)
+#pragma unroll
+        for (int i = 0; i < PER_THREAD; i++) sum += (double)expf(raw[i] - most);
+    for (int step = 16; step > 0; step >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (threadIdx.x % 32 == 0) sh.sum[warp] = sum;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    sum = 0;
+    for (int i = 0; i < DRAW_WARPS; i++) sum += sh.sum[i];
+    if (!LISTS) {
+        id = draw_key_id(key);
+        best = (double)draw_key_logit(key);
+    }
+    job.blocks[row * job.n_block + blockIdx.x] = (struct draw_block){best, sum, id, most, most_in, 0, -1};
+}
+
+// Sets *chosen to the `place`th of a row's blocks in the order of their largest logits, if there are so many. By a
+// block of threads; `some` has room for a key of each.
+static __device__ void find_block(const struct draw_block *blocks, int n_block, int place, draw_key *some,
+                                  int *chosen) {
+    for (int first = 0; first < n_block; first += DRAW_THREADS) {
+        int b = first + (int)threadIdx.x, before = 0;
+        draw_key own = b < n_block ? draw_key_of(blocks[b].raw_in, b) : 0;
+        for (int others = 0; others < n_block; others += DRAW_THREADS) {
+            int other = others + (int)threadIdx.x, n = min(n_block - others, DRAW_THREADS);
+            __syncthreads();
+            some[threadIdx.x] = other < n_block ? draw_key_of(blocks[other].raw_in, other) : 0;
+            __syncthreads();
+            for (int i = 0; i < n; i++) before += some[i] > own;
+        }
+        if (own != 0 && before == place) *chosen = b;
+    }
+    __syncthreads();
+}
+
+// The largest raw logits among the allowed, of the block of tokens that is this block's place in their order.
+static __global__ void __launch_bounds__(DRAW_THREADS) draw_tops_kernel(const __grid_constant__ draw_job job) {
+    __shared__ struct draw_lists lists;
+    __shared__ draw_key some[DRAW_THREADS];
+    __shared__ int chosen;
+    int64_t row = blockIdx.y;
+    const struct draw_row &r = job.rows[row];
+    begin_kernel();
+    if ((int)blockIdx.x >= r.n_top) return;
+    struct draw_top *tops = job.tops + (row * DRAW_MAX_TOP + blockIdx.x) * DRAW_MAX_TOP;
+    if (threadIdx.x == 0) chosen = -1;
+    find_block(job.blocks + row * job.n_block, job.n_block, blockIdx.x, some, &chosen);
+    const uint32_t *allowed = allowed_of(job, r);
+    const float *logits = (const float *)job.logits.data + row * job.logits.stride;
+    draw_key keys[PER_THREAD];
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; i++) {
+        int token = chosen * DRAW_BLOCK + (int)threadIdx.x + i * DRAW_THREADS;
+        keys[i] = chosen >= 0 && token_is_in(job, allowed, token) ? draw_key_of(logits[token], token) : 0;
+    }
+    draw_list_keys<PER_THREAD>(keys, r.n_top, lists.of[threadIdx.x / 32]);
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    draw_join_lists(r.n_top, &lists);
+    if ((int)threadIdx.x >= r.n_top) return;
+    draw_key key = lists.of[0][threadIdx.x];
+    tops[threadIdx.x] = (struct draw_top){draw_key_id(key), draw_key_logit(key)};
 }
 
 // Of a block's threads, in an order that is the same each time; every thread gets it.
@@ -134,8 +196,8 @@ static __device__ double normaliser_of(const struct draw_job &job, const struct 
 // far.
 static __device__ void join_tops(const struct draw_job &job, int64_t row, int n_top, double normaliser,
                                  struct draw_lists *lists, struct draw_result *result) {
-    const struct draw_top *tops = job.tops + row * job.n_block * DRAW_MAX_TOP;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = job.n_block * n_top;
+    const struct draw_top *tops = job.tops + row * DRAW_MAX_TOP * DRAW_MAX_TOP;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = n_top * n_top;
     draw_key *own = lists->of[warp], keys[PER_THREAD + 1];
     if (lane < n_top) own[lane] = 0;
     for (int piece = warp * 32 * PER_THREAD; piece < n; piece += DRAW_THREADS * PER_THREAD) {
@@ -208,8 +270,13 @@ static __global__ void __launch_bounds__(DRAW_THREADS)
     find_scale(r, best, f);
 }
 
-void draw_scan(struct cuda_device *d, const struct draw_job *job, int n_row, bool no_noise) {
+void draw_scan(struct cuda_device *d, const struct draw_job *job, int n_row, int n_top, bool no_noise) {
     dim3 blocks((unsigned)job->n_block, (unsigned)n_row);
-    cuda_start(d, "draw, scan", draw_scan_kernel, blocks, DRAW_THREADS, 0, *job);
+    bool lists = false;
+    for (int i = 0; i < n_row; i++) lists = lists || job->rows[i].n_bias > 0 || job->rows[i].n_seen > 0;
+    cuda_start(d, "draw, scan", lists ? draw_scan_kernel<true> : draw_scan_kernel<false>, blocks, DRAW_THREADS, 0,
+               *job);
+    if (n_top > 0)
+        cuda_start(d, "draw, tops", draw_tops_kernel, dim3((unsigned)n_top, (unsigned)n_row), DRAW_THREADS, 0, *job);
     cuda_start(d, "draw, findings", draw_found_kernel, dim3((unsigned)n_row), DRAW_THREADS, 0, *job, no_noise);
 }

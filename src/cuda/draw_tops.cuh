@@ -14,11 +14,14 @@ struct draw_lists {
     draw_key of[DRAW_WARPS][DRAW_MAX_TOP];
 };
 
-__device__ __forceinline__ draw_key draw_key_of(float x, int32_t id) {
-    if (id < 0 || !(x > -INFINITY)) return 0;
+// Any logit that is a number or an infinity.
+__device__ __forceinline__ draw_key draw_place_of(float x, int32_t id) {
     uint32_t bits = __float_as_uint(x + 0.0f); // both zeros are one
     bits = bits >> 31 ? ~bits : bits | 0x80000000u;
     return (draw_key)bits << 32 | (0xffffffffu - (uint32_t)id);
+}
+__device__ __forceinline__ draw_key draw_key_of(float x, int32_t id) {
+    return id < 0 || !(x > -INFINITY) ? 0 : draw_place_of(x, id);
 }
 __device__ __forceinline__ int32_t draw_key_id(draw_key key) {
     return key == 0 ? -1 : (int32_t)(0xffffffffu - (uint32_t)key);
@@ -28,15 +31,20 @@ __device__ __forceinline__ float draw_key_logit(draw_key key) {
     return __uint_as_float(bits >> 31 ? bits & 0x7fffffffu : ~bits);
 }
 
+// Of a warp's.
+__device__ __forceinline__ draw_key draw_largest_key(draw_key own) {
+    uint32_t high = __reduce_max_sync(0xffffffffu, (uint32_t)(own >> 32));
+    uint32_t low = __reduce_max_sync(0xffffffffu, (uint32_t)(own >> 32) == high ? (uint32_t)own : 0u);
+    return (draw_key)high << 32 | low;
+}
+
 // The n largest of a warp's keys, each of which is there once, to `list`. Uses up the keys.
 template <int PER> __device__ __forceinline__ void draw_list_keys(draw_key (&keys)[PER], int n, draw_key *list) {
     draw_key own = 0;
 #pragma unroll
     for (int i = 0; i < PER; i++) own = max(own, keys[i]);
     for (int k = 0; k < n; k++) {
-        uint32_t high = __reduce_max_sync(0xffffffffu, (uint32_t)(own >> 32));
-        uint32_t low = __reduce_max_sync(0xffffffffu, (uint32_t)(own >> 32) == high ? (uint32_t)own : 0u);
-        draw_key best = (draw_key)high << 32 | low;
+        draw_key best = draw_largest_key(own);
         if (threadIdx.x % 32 == 0) list[k] = best;
         if (own != best) continue;
         own = 0;
