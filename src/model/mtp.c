@@ -74,13 +74,13 @@ static struct batch batch_of(const struct model *m, const struct round *rows) {
                           .lanes = rows->lanes};
 }
 
-// From scratch.x to the head's own hidden rows, which take the place of the model's.
-static void run_layer(const struct walk *w) {
+// From scratch.x to the head's own hidden rows.
+static void run_layer(const struct walk *w, struct tensor hidden) {
     const struct mtp_weights *mtp = &w->m->weights->mtp;
     layer_attention(w, &mtp->layers[0], nth_layer(w));
     layer_feed_forward(w, &mtp->layers[0], nth_layer(w));
     struct norm_args norm = {
-        .x = w->scratch.x, .out = w->scratch.hidden, .weight = mtp->norm, .eps = (float)w->m->config.norm_eps};
+        .x = w->scratch.x, .out = hidden, .weight = mtp->norm, .eps = (float)w->m->config.norm_eps};
     w->ops->norm(w->device, &norm);
 }
 
@@ -110,7 +110,7 @@ void mtp_look_back(struct model *m, const struct round *rows, struct tensor *log
     struct batch b = batch_of(m, rows);
     struct walk w = walk_begin(m, &b, rows->pages);
     join_waiting(&w, rows);
-    run_layer(&w);
+    run_layer(&w, w.scratch.hidden);
     *logits = output(&w, w.scratch.hidden);
 }
 
@@ -122,7 +122,7 @@ void mtp_absorb(struct model *m, const struct round *rows, struct tensor *logits
         layer_attention_store(&w, &m->weights->mtp.layers[0], nth_layer(&w));
         return;
     }
-    run_layer(&w);
+    run_layer(&w, w.scratch.hidden);
     for (int32_t i = 0; i < rows->n_lane; i++) // `in` has been used up
         copy_rows(&w, in, i, w.scratch.hidden, rows->lanes[i].row0 + rows->lanes[i].n_row - 1, 1);
     *logits = output(&w, tensor_rows(in, 0, rows->n_lane));
@@ -135,7 +135,6 @@ void mtp_chain(struct model *m, const struct round *rows, const int32_t *from, s
     for (int32_t i = 0; i < rows->n_row; i++) // in place: from[i] >= i
         if (from[i] != i) copy_rows(&w, in, i, in, from[i], 1);
     join(&w, in);
-    run_layer(&w);
-    copy_rows(&w, in, 0, w.scratch.hidden, 0, rows->n_row);
+    run_layer(&w, in); // which has been used up
     *logits = output(&w, in);
 }
