@@ -359,7 +359,9 @@ static void move_all(struct mover *m) {
 enum status drafter_bring_weights(struct drafter *d, struct error *e) {
     d->matrices = arena_create(0);
     if (d->matrices == NULL) return error_memory(e);
-    enum status s = cut_fc(d, e);
+    // All of it, at once: rows of the codebooks are read here and there later, while the device waits for them.
+    enum status s = checkpoint_prefetch(d->checkpoint, NULL, NULL, e);
+    if (!s) s = cut_fc(d, e);
     if (!s) s = quantise_all(d, e);
     if (s || d->device->memory == NULL) return s;
     struct mover m = {.d = d};
