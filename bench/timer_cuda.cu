@@ -27,6 +27,7 @@ enum status recording_make(struct device *base, void (*work)(void *context), voi
         code = cudaStreamEndCapture(d->stream, &r->graph);
     }
     if (code == cudaSuccess) code = cudaGraphInstantiate(&r->replay, r->graph, 0);
+    if (code == cudaSuccess) code = cudaGraphUpload(r->replay, d->stream); // not by the first replay
     if (code == cudaSuccess && d->failure != cudaSuccess) code = d->failure;
     if (code == cudaSuccess) {
         *out = r;
@@ -57,6 +58,38 @@ enum status recording_time(struct recording *r, int n, double *seconds, struct e
     if (code != cudaSuccess) return failed(code, "replay its work", e);
     *seconds = (double)ms * 1e-3 / n;
     return STATUS_OK;
+}
+
+// Sends all visits, with an event before each that is timed and one behind the last.
+static cudaError_t send_visits(struct recording *const *visits, int n_warm, int n_visit, int n, cudaEvent_t *events) {
+    cudaStream_t stream = visits[0]->device->stream;
+    cudaError_t code = cudaSuccess;
+    for (int i = 0; i < n_visit && code == cudaSuccess; i++) {
+        if (i >= n_warm) code = cudaEventRecord(events[i - n_warm], stream);
+        for (int k = 0; k < n && code == cudaSuccess; k++) code = cudaGraphLaunch(visits[i]->replay, stream);
+    }
+    if (code == cudaSuccess) code = cudaEventRecord(events[n_visit - n_warm], stream);
+    return code;
+}
+
+enum status recordings_time(struct recording *const *visits, int n_warm, int n_visit, int n, double *seconds,
+                            struct error *e) {
+    int n_event = n_visit - n_warm + 1, made = 0;
+    cudaEvent_t *events = (cudaEvent_t *)calloc((size_t)n_event, sizeof *events);
+    cudaError_t code = cudaSuccess;
+    if (events == NULL) return error_memory(e);
+    for (; made < n_event && code == cudaSuccess; made++) code = cudaEventCreate(&events[made]);
+    if (code == cudaSuccess) code = send_visits(visits, n_warm, n_visit, n, events);
+    if (code == cudaSuccess) code = cudaEventSynchronize(events[n_event - 1]);
+    for (int i = 0; i + 1 < n_event && code == cudaSuccess; i++) {
+        float ms = 0;
+        code = cudaEventElapsedTime(&ms, events[i], events[i + 1]);
+        seconds[i] = (double)ms * 1e-3 / n;
+    }
+    for (int i = 0; i < made; i++)
+        if (events[i] != NULL) cudaEventDestroy(events[i]);
+    free(events);
+    return code == cudaSuccess ? STATUS_OK : failed(code, "replay its work", e);
 }
 
 static __global__ void fill_kernel(uint32_t *words, size_t n, uint32_t mask, uint32_t bits) {

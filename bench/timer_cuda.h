@@ -19,6 +19,11 @@ void recording_free(struct recording *r); // NULL is fine
 // Replays once to get going, then n times; *seconds is that of one of these.
 enum status recording_time(struct recording *r, int n, double *seconds, struct error *e);
 
+// Replays each of n_visit recordings n times, in order and all sent at once, so that the device has no pause in which
+// its clocks change. The first n_warm are not timed; seconds[i] is of one replay of visit n_warm + i.
+enum status recordings_time(struct recording *const *visits, int n_warm, int n_visit, int n, double *seconds,
+                            struct error *e);
+
 // Fills memory with words (hash & mask) | bits.
 void timer_fill(struct device *d, void *memory, size_t bytes, uint32_t mask, uint32_t bits);
 
