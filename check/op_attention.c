@@ -236,6 +236,7 @@ static void prompt_cases(struct run *r, enum dtype kv) {
             &(struct attention_case){FORM_PROMPT, 4, 1 + i % 2, 32, 1 + i % 3, 1, {{i % 2 * 192, n_rows[i]}}, 0});
     attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 6, 1, 256, 3, 1, {{192, 66}}, 0});
     attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 2, 1, 256, 2, 1, {{448, 150}}, 0});
+    attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 2, 1, 256, 2, 1, {{2112, 20}}, 0}); // over 32 pages
     attention_case(r, kv, &(struct attention_case){FORM_PROMPT, 2, 1, 64, 3, 1, {{4032, 64}}, 0});
 }
 
