@@ -1,9 +1,9 @@
 // Products in rounds with the usual kind of weights: which tiles, and how many warps.
 #include "cuda/work_q4.cuh"
 
-// LEAST: blocks beside each other on a processor.
-template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int LEAST, q4_when LOAD>
-static __global__ void __launch_bounds__(Q4_THREADS *TEAMS, LEAST)
+// BESIDE: blocks for which a processor has registers.
+template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int BESIDE, q4_when LOAD>
+static __global__ void __launch_bounds__(Q4_THREADS *TEAMS, BESIDE)
     linear_q4_kernel(const __grid_constant__ q4_job job) {
     extern __shared__ __align__(16) char shared[];
     constexpr int COLUMNS = q4_columns<NT, PLACE>();
@@ -16,10 +16,11 @@ static __global__ void __launch_bounds__(Q4_THREADS *TEAMS, LEAST)
         shared + q4_team() * q4_team_bytes<MT, NT, STAGES>(COLUMNS));
 }
 
-// Whether there is room for it, and it was started. EVEN: tiles are cut for all teams to have as many.
-template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int LEAST, q4_when LOAD, bool EVEN>
+// Whether there is room for it, and it was started. LEAST: its blocks on a processor; with registers for more, smaller
+// blocks of the next launch find room beside them. EVEN: tiles are cut for all teams to have as many.
+template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int LEAST, q4_when LOAD, bool EVEN, int BESIDE = LEAST>
 static bool launch(struct cuda_device *d, struct q4_job *job) {
-    auto kernel = linear_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, LEAST, LOAD>;
+    auto kernel = linear_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, BESIDE, LOAD>;
     size_t bytes = q4_block_bytes<MT, NT, PLACE, TEAMS, STAGES>(job->n_unit);
     if (!q4_has_room(d, bytes)) return false;
     int most_outputs = q4_tile_outputs(job->n_unit, MT);
@@ -36,7 +37,8 @@ static bool launch(struct cuda_device *d, struct q4_job *job) {
 // A row's bits are the same in each. What needs much shared memory comes before what fits everywhere; n: processors.
 static bool one_row(struct cuda_device *d, struct q4_job *job, int64_t n_out, int64_t n) {
     if (n_out > 16 * n && n_out <= 48 * n) return launch<1, 1, PLANES_MADE, 3, 3, 1, LOAD_NEAR, true>(d, job);
-    return n_out > 96 * n && launch<2, 1, PLANES_MADE, 2, 4, 1, LOAD_NEAR, true>(d, job);
+    // The delta rule starts beside it, and has its state by the time that it is done.
+    return n_out > 96 * n && launch<2, 1, PLANES_MADE, 2, 4, 1, LOAD_NEAR, true, 2>(d, job);
 }
 
 // With long sums two blocks beside each other are faster: the next launch finds room when one of them is done.
