@@ -41,7 +41,7 @@ template <int MT, int NT, q4_place PLACE> struct q4_work {
         if (PLACE == PLANES_MADE) warm_planes(job.in, job.n_unit, warp, n_warp);
         wait_for_earlier();
         if (PLACE == PLANES_GLOBAL) return;
-        make_planes<1, MT == 1 ? 6 : 3>(job.in, 0, job.n_unit, own, warp, n_warp);
+        make_first_planes(job.in, job.n_unit, own, warp, n_warp);
         __syncthreads();
         factor = plane_factor<1>(job.in, job.n_unit, own.notes);
     }
