@@ -4,7 +4,7 @@
 #define TF_CUDA_WORK_Q4_CUH
 
 #include "cuda/linear_q4.cuh"
-#include "cuda/planes_make.cuh"
+#include "cuda/planes_first.cuh"
 #include "cuda/tile_q4.cuh"
 
 // Where a block has its rows' planes: in global memory; or, of a single row, in its own shared memory, where it makes
