@@ -128,13 +128,13 @@ static void conv_case(struct run *r, const struct conv_case *c) {
 }
 
 static void run_conv(struct run *r) {
-    conv_case(r, &(struct conv_case){96, 16, 2, 3, {8, 1, 3}, true});
-    conv_case(r, &(struct conv_case){96, 16, 2, 2, {8, 8}, false});
+    conv_case(r, &(struct conv_case){96, 16, 2, 3, {8, 1, 3}, true, false});
+    conv_case(r, &(struct conv_case){96, 16, 2, 2, {8, 8}, false, false});
     if (r->hunting) return;
-    conv_case(r, &(struct conv_case){1200, 400, 3, 2, {2, 16}, true});
-    conv_case(r, &(struct conv_case){640, 16, 2, 3, {8, 1, 3}, true});
-    conv_case(r, &(struct conv_case){256, 8, 3, 2, {8, 5}, false});
-    conv_case(r, &(struct conv_case){40, 1, 1, 1, {8}, false});
+    conv_case(r, &(struct conv_case){1200, 400, 3, 2, {2, 16}, true, false});
+    conv_case(r, &(struct conv_case){640, 16, 2, 3, {8, 1, 3}, true, false});
+    conv_case(r, &(struct conv_case){256, 8, 3, 2, {8, 5}, false, false});
+    conv_case(r, &(struct conv_case){40, 1, 1, 1, {8}, false, false});
     conv_case(r, &(struct conv_case){77, 7, 8, 2, {16, 4}, true, true});
     conv_case(r, &(struct conv_case){512, 16, 2, 3, {8, 1, 3}, true, true});
 }

@@ -132,8 +132,11 @@ bool block_drafts_propose(struct engine *e, int32_t n) {
         d->confidence = 1;
         d->source = DRAFT_BLOCK;
         d->n_candidate = e->asks[i].n_candidate;
-        for (d->n_row = 1; d->n_row <= e->asks[i].n && d->confidence >= d->least_confidence; d->n_row++)
+        // The first is wanted anyhow: where it seems to take too long, that is what is to be seen again.
+        for (d->n_row = 1; d->n_row <= e->asks[i].n; d->n_row++) {
+            if (d->n_row > 1 && d->confidence < d->least_confidence) break;
             d->confidence *= d->shares[d->n_row - 1];
+        }
     }
     return true;
 }
