@@ -137,7 +137,7 @@ static void test_looking_back_sees_what_is_right(void **state) {
 // no token changes.
 static void test_a_drafter_is_woken_in_a_reply(void **state) {
     (void)state;
-    enum { N = 180, N_REPLY = 12 };
+    enum { N = 130, N_REPLY = 6 };
     int32_t ids[2][N];
     struct engine_counts c[2];
     int most = 0;
