@@ -174,6 +174,9 @@ static void run_moe(struct run *r) {
     moe_case(r, &(struct moe_case){1, 16, 8, 640, 512, true, false});
     moe_case(r, &(struct moe_case){9, 8, 3, 256, 128, true, true});
     moe_case(r, &(struct moe_case){21, 20, 4, 640, 384, true, false});
+    moe_case(r, &(struct moe_case){7, 8, 3, 1024, 512, true, false});
+    moe_case(r, &(struct moe_case){16, 12, 5, 512, 256, true, false});
+    moe_case(r, &(struct moe_case){4, 4, 2, 2048, 512, true, false});
 }
 
 static bool scaled(struct device *d, const struct moe_args *a) {
@@ -236,8 +239,8 @@ const struct suite suite_moe = {"experts",
                                 7,
                                 {.max_rows = 21,
                                  .max_round_rows = 21,
-                                 .max_in = 640,
-                                 .max_out = 640,
+                                 .max_in = 2048,
+                                 .max_out = 2048,
                                  .n_expert = 20,
                                  .n_used = 8,
                                  .expert_width = 512}};

@@ -5,7 +5,7 @@
 
 struct moe_layout {
     float *h, *y, *factors;
-    char *x, *h_rows;
+    char *x, *h_rows, *few_list;
     struct pair_groups groups;
     const char **table; // [3 kinds][E][3]
     int64_t most_tiles;
@@ -23,6 +23,7 @@ static void carve_moe(struct carver *c, struct moe_layout *l, int64_t n_row, int
     l->groups.list = (int32_t *)carve(c, (size_t)n_pair * sizeof(int32_t));
     l->groups.tile = (struct pair_tile *)carve(c, (size_t)l->most_tiles * sizeof(struct pair_tile));
     l->groups.n_tile = (int32_t *)carve(c, sizeof(int32_t));
+    l->few_list = (char *)carve(c, (size_t)((n_pair + 1) * MOE_FEW_ENTRY));
     l->table = (const char **)carve(c, (size_t)(9 * n_expert) * sizeof(char *));
 }
 
@@ -73,6 +74,7 @@ static void fill_job(struct moe_job *job, const struct moe_args *a, const struct
     job->h_rows = l->h_rows;
     job->factors = l->factors;
     job->groups = l->groups;
+    job->few_list = l->few_list;
 }
 
 bool cuda_moe(struct device *base, const struct moe_args *a) {
@@ -92,9 +94,12 @@ bool cuda_moe(struct device *base, const struct moe_args *a) {
     job.down = find_expert_weights(d, e->down, e->n_expert, e->lie_evenly, l.table + 6 * e->n_expert);
     if (!fits(job.gate, a->gate) || !fits(job.up, a->up) || !fits(job.down, a->down)) return false;
     fill_job(&job, a, &l);
+    job.is_few = job.n_row > 1 && moe_few_fits(d, a, &job);
     moe_open(d, &job);
     if (job.n_row == 1)
         moe_one(d, &job);
+    else if (job.is_few)
+        moe_few(d, &job);
     else
         moe_many(d, &job, l.most_tiles);
     return true;

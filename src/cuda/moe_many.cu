@@ -96,14 +96,16 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) moe_many_widen_kernel(
     }
 }
 
-// Activations into groups: sixteen lanes a group.
+// Activations into groups: eight lanes a group.
 static __global__ void __launch_bounds__(THREADS) moe_many_turn_kernel(const __grid_constant__ moe_job job) {
     begin_kernel();
-    int n_group = job.h_groups, i = (int)blockIdx.x * THREADS + (int)threadIdx.x, n_all = job.n_used + 1;
-    if (i - (int)threadIdx.x % 32 >= job.n_row * n_all * n_group * 16) return;
-    int pair = i / (16 * n_group);
-    moe_make_group(((const float4 *)job.h)[i], 0, job.h_rows + (int64_t)pair * moe_row_bytes(n_group), n_group,
-                   i / 16 % n_group);
+    int n_group = job.h_groups, n = job.n_row * (job.n_used + 1) * n_group * 8;
+    int i = (int)blockIdx.x * THREADS + (int)threadIdx.x, pair = i / (8 * n_group);
+    if (i - (int)threadIdx.x % 32 >= n) return;
+    struct moe_eight v = {};
+    if (i < n) v = moe_load_eight(job.h, i);
+    moe_make_group<false>(v.a, v.b, 0, job.h_rows + (int64_t)pair * moe_row_bytes(n_group), n_group,
+                          i < n ? i / 8 - pair * n_group : n_group);
 }
 
 static __device__ __forceinline__ void fetch_down(const struct moe_job &job, const struct many_work &w, int piece,
@@ -171,7 +173,7 @@ void moe_many(struct cuda_device *d, const struct moe_job *job, int64_t most_til
     launch(d, "experts, gate and up of rows", moe_many_widen_kernel, job,
            most_tiles * ceil_div(width * moe_span(job->x_groups), 32 * SETS));
     cuda_start(d, "experts, activations of rows", moe_many_turn_kernel,
-               dim3((unsigned)ceil_div(n_pair * job->h_groups * 16, THREADS)), THREADS, 0, *job);
+               dim3((unsigned)ceil_div(n_pair * job->h_groups * 8, THREADS)), THREADS, 0, *job);
     launch(d, "experts, down of rows", moe_many_down_kernel, job,
            most_tiles * ceil_div(hidden * moe_span(job->h_groups), 32 * DOWNS));
     dim3 grid((unsigned)ceil_div(hidden, THREADS), (unsigned)job->n_row);

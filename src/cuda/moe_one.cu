@@ -5,13 +5,13 @@
 #include "cuda/moe.cuh"
 #include "cuda/router_choice.cuh"
 
-#define WIDEN_WARPS  12
-#define WIDEN_AHEAD  3 // outputs of a warp, or as many as it has at once, whose weights are fetched together
-#define DOWN_WARPS   8
-#define DOWN_QUADS   4 // sets of outputs of a block; its other warps have other pairs
-#define DOWN_HALVES  (DOWN_WARPS / DOWN_QUADS)
-#define DOWN_AHEAD   5 // pairs of a warp whose weights are fetched together
-#define DOWN_VECTORS 5 // of four activations that a thread loads together
+#define WIDEN_WARPS 12
+#define WIDEN_AHEAD 3 // outputs of a warp, or as many as it has at once, whose weights are fetched together
+#define DOWN_WARPS  8
+#define DOWN_QUADS  4 // sets of outputs of a block; its other warps have other pairs
+#define DOWN_HALVES (DOWN_WARPS / DOWN_QUADS)
+#define DOWN_AHEAD  5 // pairs of a warp whose weights are fetched together
+#define DOWN_EIGHTS 3 // of activations, that a thread loads together
 
 struct choice {
     int32_t ids[MOE_MOST_PAIRS];
@@ -72,13 +72,13 @@ static __global__ void __launch_bounds__(32 * WIDEN_WARPS, 2) moe_widen_kernel(c
     int width = job.h_groups * MOE_GROUP, n_item = (job.n_used + 1) * width * span / 32;
     moe_take_row(job, 0, x);
     wait_for_earlier();
-    let_next_start();
     if (warp == 0) {
         take_choice<PER>(job, &c);
         __syncwarp();
         if (blockIdx.x == 0) store_choice(job, c);
     }
     __syncthreads();
+    let_next_start(); // not before: its blocks would choose beside this one
     float factor = moe_norm_factor(x, job.x_groups, job.eps);
     int step = (int)gridDim.x * WIDEN_WARPS;
     for (int first = (int)blockIdx.x * WIDEN_WARPS + warp; first < n_item; first += WIDEN_AHEAD * step) {
@@ -101,25 +101,6 @@ static __global__ void __launch_bounds__(32 * WIDEN_WARPS, 2) moe_widen_kernel(c
 }
 
 // ---- down and the sums: a block has some outputs of all pairs ----
-
-// All pairs' activations in groups.
-static __device__ __forceinline__ void take_activations(const struct moe_job &job, char *h) {
-    constexpr int THREADS = 32 * DOWN_WARPS;
-    int n = (job.n_used + 1) * job.h_groups * 16;
-    for (int first = threadIdx.x; first < n; first += DOWN_VECTORS * THREADS) {
-        float4 v[DOWN_VECTORS];
-#pragma unroll
-        for (int k = 0; k < DOWN_VECTORS; k++)
-            if (first + k * THREADS < n) v[k] = __ldcg((const float4 *)job.h + first + k * THREADS);
-#pragma unroll
-        for (int k = 0; k < DOWN_VECTORS; k++)
-            if (first + k * THREADS < n) {
-                int group = (first + k * THREADS) / 16, pair = group / job.h_groups;
-                moe_make_group(v[k], 0, h + pair * moe_row_bytes(job.h_groups), job.h_groups,
-                               group - pair * job.h_groups);
-            }
-    }
-}
 
 template <int PER>
 static __global__ void __launch_bounds__(32 * DOWN_WARPS, 2) moe_down_kernel(const __grid_constant__ moe_job job) {
@@ -148,7 +129,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS, 2) moe_down_kernel(con
         }
         if (is_first) { // as for all warps: each has a pair
             wait_for_earlier();
-            take_activations(job, h);
+            moe_take_activations<32 * DOWN_WARPS, DOWN_EIGHTS>(job, n_all, h);
             __syncthreads();
             is_first = false;
         }

@@ -1,6 +1,6 @@
 // What a round's experts begin with (moe.cuh). Blocks of eight experts norm some rows into shared memory while their
-// weights are on the way, and multiply. With several rows the block that is done last chooses and lists the pairs, and
-// other blocks bring one row each into groups.
+// weights are on the way, and multiply. With several rows other blocks bring one row each into groups, and with many
+// the block that is done last chooses and lists the pairs.
 #include "cuda/moe.cuh"
 #include "cuda/router_choice.cuh"
 #include "cuda/router_product.cuh"
@@ -260,11 +260,45 @@ static __global__ void __launch_bounds__(THREADS) moe_open_kernel(const __grid_c
     list_pairs(job, places, &s);
 }
 
+// Of a few rows, ROWS of them in a block: all blocks of the next kernel choose.
+template <int ROWS>
+static __global__ void __launch_bounds__(THREADS, 2) moe_few_logits_kernel(const __grid_constant__ moe_job job) {
+    extern __shared__ __align__(16) float memory[];
+    __shared__ struct open_shared s;
+    let_next_start();
+    int n_across = (int)gridDim.x - ROWS;
+    if ((int)blockIdx.x < n_across) {
+        open_logits<ROWS>(job, &s, memory);
+        return;
+    }
+    int64_t row = (int64_t)blockIdx.y * ROWS + (int)blockIdx.x - n_across;
+    wait_for_earlier();
+    if (row < job.n_row) open_row(job, row);
+}
+
+template <int ROWS>
+static void launch_few(struct cuda_device *d, const struct moe_job *job, size_t row_bytes, size_t weights) {
+    unsigned n_across = (unsigned)ceil_div(job->n_expert + 1, WARPS);
+    size_t bytes = ROWS * row_bytes + weights;
+    cudaFuncSetAttribute(moe_few_logits_kernel<ROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cuda_start(d, "experts, logits and rows", moe_few_logits_kernel<ROWS>,
+               dim3(n_across + ROWS, (unsigned)ceil_div(job->n_row, ROWS)), THREADS, bytes, *job);
+}
+
 void moe_open(struct cuda_device *d, struct moe_job *job) {
     int64_t n = job->router.x.n_col;
     job->usual_router = is_usual_router(job->router.gate) && is_usual_router(job->router.shared_gate);
     size_t row_bytes = (size_t)n * sizeof(float), weights = job->usual_router ? WARPS * expert_bytes(n) : 0;
     unsigned n_across = (unsigned)ceil_div(job->n_expert + 1, WARPS);
+    if (job->is_few) {
+        if (job->n_row > 2 * MANY_ROWS)
+            launch_few<MANY_ROWS>(d, job, row_bytes, weights);
+        else if (job->n_row > MANY_ROWS)
+            launch_few<2>(d, job, row_bytes, weights);
+        else
+            launch_few<1>(d, job, row_bytes, weights);
+        return;
+    }
     if (job->n_row == 1) {
         cuda_start(d, "experts, logits", moe_logits_kernel, dim3(n_across), THREADS, row_bytes + weights, *job);
         return;

@@ -19,15 +19,18 @@ struct moe_note {
 
 static __host__ __device__ inline int moe_row_bytes(int n_group) { return n_group * 9 * 16; }
 
-// Sixteen neighbouring lanes make a group of their 64 inputs, four each: v. All lanes of a warp call it together.
-__device__ __forceinline__ void moe_make_group(float4 v, float squares, char *row, int n_group, int group) {
-    int c = threadIdx.x % 16;
-    uint32_t top = max(max(__float_as_uint(fabsf(v.x)), __float_as_uint(fabsf(v.y))),
-                       max(__float_as_uint(fabsf(v.z)), __float_as_uint(fabsf(v.w))));
+// Eight neighbouring lanes make a group of their 64 inputs, eight each: a, b. All lanes of a warp call it together;
+// those without a group name the one behind the last. SQUARES: the note has the sum of the lanes' `squares`.
+template <bool SQUARES>
+__device__ __forceinline__ void moe_make_group(float4 a, float4 b, float squares, char *row, int n_group, int group) {
+    const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    uint32_t top = 0;
 #pragma unroll
-    for (int step = 1; step < 16; step *= 2) {
+    for (int i = 0; i < 8; i++) top = max(top, __float_as_uint(fabsf(v[i])));
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2) {
         top = max(top, __shfl_xor_sync(0xffffffffu, top, step));
-        squares += __shfl_xor_sync(0xffffffffu, squares, step);
+        if (SQUARES) squares += __shfl_xor_sync(0xffffffffu, squares, step);
     }
     float largest = __uint_as_float(top), forth = 0, back = 0;
     if (top >= 0x7f800000u)
@@ -36,20 +39,28 @@ __device__ __forceinline__ void moe_make_group(float4 v, float squares, char *ro
         forth = MOE_LARGEST / largest;
         back = largest / MOE_LARGEST;
     }
-    int q[4] = {__float2int_rn(v.x * forth), __float2int_rn(v.y * forth), __float2int_rn(v.z * forth),
-                __float2int_rn(v.w * forth)};
-    int sum = (q[0] + q[1]) + (q[2] + q[3]);
+    int q[8], sum = 0;
 #pragma unroll
-    for (int step = 1; step < 16; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    uint16_t *word = (uint16_t *)(row + (c / 2 * n_group + group) * 16) + c % 2;
+    for (int i = 0; i < 8; i++) {
+        q[i] = __float2int_rn(v[i] * forth);
+        sum += q[i];
+    }
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (group >= n_group) return;
+    uint32_t piece[4];
 #pragma unroll
     for (int odd = 0; odd < 2; odd++) {
-        int a = q[odd], b = q[2 + odd], high_a = (a + 128) >> 8, high_b = (b + 128) >> 8;
-        word[4 * odd] = (uint16_t)((high_a & 0xff) | (high_b & 0xff) << 8);
-        word[4 * odd + 2] = (uint16_t)((a & 0xff) | (b & 0xff) << 8);
+        const int *p = q + odd;
+        uint32_t high = __byte_perm(__byte_perm(p[0] + 128, p[2] + 128, 0x0051),
+                                    __byte_perm(p[4] + 128, p[6] + 128, 0x0051), 0x5410);
+        piece[2 * odd] = high;
+        piece[2 * odd + 1] = __byte_perm(__byte_perm(p[0], p[2], 0x0040), __byte_perm(p[4], p[6], 0x0040), 0x5410);
     }
+    int c = threadIdx.x % 8;
+    *(uint4 *)(row + (c * n_group + group) * 16) = *(const uint4 *)piece;
     if (c != 0) return;
-    *(float4 *)(row + (8 * n_group + group) * 16) = make_float4(back, (float)sum, squares, 0);
+    *(float4 *)(row + (8 * n_group + group) * 16) = make_float4(back, (float)sum, SQUARES ? squares : 0.0f, 0);
 }
 
 // What a row's outputs are multiplied with by its norm. By any warp, when all groups are there.

@@ -25,12 +25,15 @@ static __device__ __forceinline__ void choose_experts_of(const float *const logi
         most = warp_max(most);
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            p[r][i] = lane + 32 * i < n ? expf(p[r][i] - most) : 0.0f;
+            p[r][i] = expf(p[r][i] - most); // 0 of what is not there
             sum += p[r][i];
         }
         sum = warp_sum(sum);
 #pragma unroll
-        for (int i = 0; i < PER; i++) key[r][i] = lane + 32 * i < n ? __float_as_uint(p[r][i] / sum) + 1 : 0;
+        for (int i = 0; i < PER; i++) {
+            uint32_t bits = __float_as_uint(p[r][i] / sum) + 1; // no branch: code that runs once is waited for
+            key[r][i] = lane + 32 * i < n ? bits : 0;
+        }
         chosen[r] = 0;
     }
 #pragma unroll 1
