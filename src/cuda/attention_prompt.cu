@@ -161,28 +161,36 @@ static __device__ __forceinline__ void store_wide(const struct attention_job &jo
 
 template <bool E4M3>
 static __global__ void __launch_bounds__(WIDE_THREADS, 1)
-    attention_wide_kernel(const __grid_constant__ attention_job job) {
+    attention_wide_kernel(const __grid_constant__ attention_job job, const __grid_constant__ wide_boxes<E4M3> boxes) {
     extern __shared__ char memory[];
     struct wide_shared<E4M3> *s =
         (struct wide_shared<E4M3> *)(memory + (1024 - (shared_address(memory) & 1023)) % 1024);
+    int held = 0;
+    if constexpr (!E4M3) {
+        if (threadIdx.x == WIDE_MULTIPLY) prepare_boxes(&boxes.whole);
+        if (threadIdx.x >= WIDE_MULTIPLY) held = hold_box_pages(job, 0);
+    }
     const struct lane_entry lane = job.batch.lanes[0];
     // The last rows have the longest chains, so they come first.
     int row0 = ((int)gridDim.y - 1 - (int)blockIdx.y) * WIDE_ROWS, h = blockIdx.x;
     int end = lane.position + min(row0 + WIDE_ROWS, lane.n_row);
     if (threadIdx.x == 0) {
         for (int i = 0; i < WIDE_BUFFERS; i++) {
-            barrier_open(&s->full[i], WIDE_FETCH);
+            barrier_open(&s->full[i], E4M3 ? WIDE_FETCH : 1);
             barrier_open(&s->empty[i], WIDE_MULTIPLY / 32);
         }
         publish_shared();
     }
     __syncthreads();
     if (threadIdx.x >= WIDE_MULTIPLY) {
-        fewer_registers<E4M3 ? 56 : 40>();
-        fetch_tiles(job, s, job.batch.pages + lane.page_at, h / job.r, end);
+        fewer_registers<E4M3 ? 56 : 24>();
+        if constexpr (E4M3)
+            fetch_tiles(job, s, job.batch.pages + lane.page_at, h / job.r, end);
+        else
+            fetch_tiles(job, boxes, s, held, h / job.r, end);
         return;
     }
-    more_registers<E4M3 ? 224 : 232>();
+    more_registers<E4M3 ? 224 : 240>();
     take_queries(job, s->q, lane, row0, h);
     int warp_position = lane.position + row0 + threadIdx.x / 32 * 16;
     struct chain_state st = {{-INFINITY, -INFINITY}, {0, 0}};
@@ -196,14 +204,21 @@ static __global__ void __launch_bounds__(WIDE_THREADS, 1)
 static bool attention_wide_fits(const struct cuda_device *d, const struct attention_args *a,
                                 const struct attention_job *job) {
     bool plain = a->qg.dtype == DTYPE_F32 && a->out.dtype == DTYPE_F32 && job->code_bytes == 16;
-    return d->major == 9 && a->head_dim == WIDE_DIM && plain && has_whole_tiles(job);
+    return d->major == 9 && a->head_dim == WIDE_DIM && plain && has_whole_tiles(job) &&
+           (a->kv.dtype == DTYPE_E4M3 || find_box_encoder() != NULL);
 }
 
-template <bool E4M3> static void attention_wide(struct cuda_device *d, const struct attention_job &job, int n_row) {
+template <bool E4M3>
+static void attention_wide(struct cuda_device *d, const struct attention_job &job, const struct lane *lane) {
     size_t bytes = 1024 + sizeof(struct wide_shared<E4M3>);
+    struct wide_boxes<E4M3> boxes;
+    if (!describe_prompt(job, lane, &boxes)) {
+        cuda_note(d, cudaErrorInvalidValue, "describe keys and values");
+        return;
+    }
     cudaFuncSetAttribute(attention_wide_kernel<E4M3>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    attention_wide_kernel<E4M3>
-        <<<dim3((unsigned)job.n_head, (unsigned)ceil_div(n_row, WIDE_ROWS)), WIDE_THREADS, bytes, d->stream>>>(job);
+    dim3 grid((unsigned)job.n_head, (unsigned)ceil_div(lane->n_row, WIDE_ROWS));
+    attention_wide_kernel<E4M3><<<grid, WIDE_THREADS, bytes, d->stream>>>(job, boxes);
     cuda_launched(d, "attention, prompt, wide");
 }
 
@@ -219,7 +234,7 @@ void attention_prompt(struct cuda_device *d, const struct attention_args *a, str
     must(a->batch->n_lane == 1);
     int n_row = a->batch->lanes[0].n_row;
     if (attention_wide_fits(d, a, job)) {
-        (job->kv.dtype == DTYPE_E4M3 ? attention_wide<true> : attention_wide<false>)(d, *job, n_row);
+        (job->kv.dtype == DTYPE_E4M3 ? attention_wide<true> : attention_wide<false>)(d, *job, &a->batch->lanes[0]);
         return;
     }
     switch (a->head_dim) {

@@ -1,7 +1,7 @@
 // Owns what attention in FORM_PROMPT does on compute capability 9.0 for heads of 256 and pages that hold whole tiles:
 // one head and 128 rows a block. Two warpgroups of 64 rows each multiply, by matrix instructions that take keys and
-// values from shared memory; another one brings these (attention_wide_fetch.cuh). A row's chain is that of
-// attention_prompt.cu: tiles of 64 keys from position 0 on.
+// values from shared memory; another one, of bf16 a warp of it, brings these (attention_wide_fetch.cuh). A row's chain
+// is that of attention_prompt.cu: tiles of 64 keys from position 0 on.
 #ifndef TF_CUDA_ATTENTION_WIDE_CUH
 #define TF_CUDA_ATTENTION_WIDE_CUH
 
@@ -42,7 +42,7 @@ template <bool E4M3>
 __device__ __forceinline__ void start_scores(struct wide_shared<E4M3> *s, int tile, float (&c)[32]) {
     int buffer = tile % 2 * 2;
     barrier_wait(&s->full[buffer], tile / 2 & 1);
-    publish_shared();
+    if (E4M3) publish_shared(); // boxes are seen as they are
     uint64_t q = describe_rows(s->q + threadIdx.x / 128 * SLICE_BYTES(64)), keys = describe_rows(s->tiles[buffer]);
     wgmma_begin();
 #pragma unroll
@@ -62,7 +62,7 @@ __device__ __forceinline__ void start_values(struct wide_shared<E4M3> *s, int ti
                                              float (&acc)[WIDE_DIM / 2]) {
     int buffer = tile % 2 * 2 + 1;
     barrier_wait(&s->full[buffer], tile / 2 & 1);
-    publish_shared();
+    if (E4M3) publish_shared();
     uint64_t values = describe_columns(s->tiles[buffer], SLICE_BYTES(CUDA_TILE_KEYS));
     wgmma_begin();
 #pragma unroll

@@ -1,53 +1,46 @@
-// Owns how keys and values come into the wide kernel's shared memory, by a warpgroup of its own: bf16 is copied to
-// where it is multiplied, two tiles ahead; codes are copied beside it, a tile ahead, and widened by who asked for them.
+// Owns how keys and values come into the wide kernel's shared memory, by a warpgroup of its own: bf16 to where it is
+// multiplied, two tiles ahead, asked for by one thread; codes beside it, a tile ahead, and widened by those that asked.
 #ifndef TF_CUDA_ATTENTION_WIDE_FETCH_CUH
 #define TF_CUDA_ATTENTION_WIDE_FETCH_CUH
 
+#include "cuda/attention_boxes.cuh"
 #include "cuda/attention_codes.cuh"
 #include "cuda/attention_walk.cuh"
 
 // ---- bf16 ----
 
-// Starts the copies of one tile, of which n_key keys exist, from this thread's first piece on. A warp has every fourth
-// key; addresses are held in registers, which the compiler would rather work out anew for each copy.
-static __device__ __forceinline__ void fetch_tile_wide(char *tile, const char *from, int n_key, const void *any) {
-    int thread = threadIdx.x - WIDE_MULTIPLY, key = thread / 32;
-    char *even = wide_piece(tile, CUDA_TILE_KEYS, key, thread % 32);
-    uint32_t to[2] = {shared_address(even),
-                      shared_address(wide_piece(tile, CUDA_TILE_KEYS, key + 4, thread % 32)) - 512};
-    asm volatile("" : "+l"(from), "+r"(to[0]), "+r"(to[1]));
-    if (n_key >= CUDA_TILE_KEYS) {
-#pragma unroll
-        for (int i = 0; i < WIDE_TILE / 16 / WIDE_FETCH; i++) copy16_to(to[i % 2] + i * 512, from + i * 2048);
-        return;
+// Asks for the keys (half 0) or values of a tile: all 64, or those that there are of the lane's last one.
+static __device__ __forceinline__ void fetch_box(const struct attention_job &job, const struct wide_boxes<false> &boxes,
+                                                 struct wide_shared<false> *s, const struct box_walk &w, int kv_head,
+                                                 int tile, int half, bool whole) {
+    int buffer = tile % 2 * 2 + half, head = kv_head + half * job.n_kv_head;
+    if (tile >= 2) barrier_wait(&s->empty[buffer], (tile / 2 - 1) & 1);
+    if (threadIdx.x % 32 == 0) {
+        arrive_expecting(&s->full[buffer], WIDE_TILE);
+        bring_box(s->tiles[buffer], whole ? &boxes.whole : &boxes.last, whole ? w.slot : 0, head, whole ? w.page : 0,
+                  &s->full[buffer]);
     }
-#pragma unroll
-    for (int i = 0; i < WIDE_TILE / 16 / WIDE_FETCH; i++) {
-        bool is = 4 * i < n_key - key;
-        copy16_to(to[i % 2] + i * 512, is ? from + i * 2048 : (const char *)any, is ? 16 : 0);
-    }
+    __syncwarp();
 }
 
 // Brings keys and values: the keys of tile t into buffer 0 or 2, by turns, and its values into the buffer after that.
-static __device__ __forceinline__ void fetch_tiles(const struct attention_job &job, struct wide_shared<false> *s,
-                                                   const int32_t *pages, int kv_head, int end) {
-    int n_tile = (end + CUDA_TILE_KEYS - 1) / CUDA_TILE_KEYS;
-    int64_t v_offset = value_offset(job, WIDE_DIM);
-    struct tile_walk w;
-    begin_walk(job, pages, kv_head, end, (threadIdx.x - WIDE_MULTIPLY) * 16, 0, &w);
+// The keys of a tile are worked off before the values of the one before, and make room first: who waited for these
+// first would ask for keys too late, and what a new page costs would be waited for.
+static __device__ __forceinline__ void fetch_tiles(const struct attention_job &job,
+                                                   const struct wide_boxes<false> &boxes, struct wide_shared<false> *s,
+                                                   int held, int kv_head, int end) {
+    if (threadIdx.x >= WIDE_MULTIPLY + 32) return; // one warp is enough
+    int n_whole = end / CUDA_TILE_KEYS, n_tile = (end + CUDA_TILE_KEYS - 1) / CUDA_TILE_KEYS;
+    struct box_walk w = {0, 0, 0, held};
+    enter_box_page(job, &w);
+    struct box_walk before = w;
 #pragma unroll 1
-    for (int tile = 0; tile < n_tile; tile++) {
-        int n_key = end - tile * CUDA_TILE_KEYS;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int buffer = tile % 2 * 2 + half;
-            if (tile >= 2) barrier_wait(&s->empty[buffer], (tile / 2 - 1) & 1);
-            fetch_tile_wide(s->tiles[buffer], w.keys + half * v_offset, n_key, job.kv.pages);
-            barrier_arrive_copies(&s->full[buffer]);
-        }
-        walk_on(job, pages, end, WIDE_TILE, &w);
+    for (int tile = 0; tile <= n_tile; tile++) {
+        if (tile < n_tile) fetch_box(job, boxes, s, w, kv_head, tile, 0, tile < n_whole);
+        if (tile > 0) fetch_box(job, boxes, s, before, kv_head, tile - 1, 1, tile - 1 < n_whole);
+        before = w;
+        walk_on(job, &w);
     }
-    copies_wait_all();
 }
 
 // ---- e4m3 ----
