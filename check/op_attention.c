@@ -1,9 +1,10 @@
-// attention, in both forms.
+// attention, in both forms; and a linear of what a round has written, which a device may be handed beside the tensor.
 #include "check/kv.h"
 #include <math.h>
 #include <string.h>
 
 #define MAX_CONTEXT 4200
+#define PRODUCTS    40 // outputs of the linear
 
 // fp32 scores of size 30 and more are off by some 1e-6, and so are the weights.
 static const struct tolerance attention_f32 = {"attention-f32", 1e-5, 1e-5, 4e-6};
@@ -25,6 +26,7 @@ struct attention_data {
     int n_row, row0[KV_MAX_LANES];
     float *q, *qg;
     struct kv_rows stored[KV_MAX_LANES];
+    struct weight product; // of wide heads' rows, in rounds; else there is none
 };
 
 // Vectors of e4m3, of many sizes so that no scale can stand for another, and now and then of zeros.
@@ -62,6 +64,9 @@ static struct attention_data make_data(struct run *r, const struct attention_cas
     // Matrix units take queries in the precision of the keys.
     data.q = values_normal(r, 81, n, c->peak, r->subject->matrix_units ? DTYPE_BF16 : d->activation);
     data.qg = values_normal(r, 82, 2 * n, 1, d->activation);
+    struct weight_spec product = {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, PRODUCTS, c->n_head * c->head_dim};
+    double *values;
+    if (c->form == FORM_ROWS && c->head_dim == 256) data.product = values_weight(r, 83, &product, &values);
     return data;
 }
 
@@ -111,6 +116,26 @@ struct piece {
     int lane, first, n_row;
 };
 
+static struct linear_args product_of(struct stage *s, const struct weight *w, struct tensor x) {
+    return (struct linear_args){.form = FORM_ROWS,
+                                .x = x,
+                                .n_parts = 1,
+                                .part = {{w, stage_tensor_out(s, (int)x.n_row, PRODUCTS, s->device->activation)}}};
+}
+
+// The products are those of a tensor that nobody has written on the device.
+static void check_products(struct run *r, struct device *d, const struct attention_data *data, const float *rows,
+                           int64_t n_row, const float *products) {
+    struct stage s;
+    stage_open(&s, r, d);
+    struct weight w = stage_weight(&s, &data->product);
+    struct linear_args product = product_of(&s, &w, stage_tensor(&s, rows, (int)n_row, w.n_in, d->activation));
+    d->ops->linear(d, &product);
+    expect_same_bits(r, "products of outputs", products, stage_read(&s, product.part[0].out),
+                     (size_t)(n_row * PRODUCTS));
+    stage_close(&s);
+}
+
 // Nothing after the last row of a piece is stored: what a row may not see is NaN.
 static float *call(struct run *r, struct device *d, const struct attention_data *data, const struct piece *pieces,
                    int n_piece, int32_t page_rows, uint64_t shuffle) {
@@ -148,10 +173,19 @@ static float *call(struct run *r, struct device *d, const struct attention_data 
         .qg = stage_tensor(&s, qg, n_row, 2 * width, d->activation),
         .out = stage_tensor_out(&s, n_row, width, d->activation),
     };
+    struct weight w = {0};
+    struct linear_args product = {0};
+    if (data->product.n_out > 0) {
+        w = stage_weight(&s, &data->product);
+        product = product_of(&s, &w, args.out);
+    }
     ops_of(r, d)->begin(d, &pool.batch);
     ops_of(r, d)->attention(d, &args);
-    float *got = stage_read(&s, args.out);
+    if (product.n_parts > 0) d->ops->linear(d, &product);
+    float *got = stage_read(&s, args.out), *products = NULL;
+    if (product.n_parts > 0) products = stage_read(&s, product.part[0].out);
     stage_close(&s);
+    if (products != NULL) check_products(r, d, data, got, n_row, products);
     return got;
 }
 
@@ -396,8 +430,8 @@ static const struct fault faults[] = {
 
 #define ROWS_LIMITS                                                                                                    \
     {                                                                                                                  \
-        .max_round_rows = 16, .head_dim = 256, .n_head = 6, .n_kv_head = 1, .max_context = MAX_CONTEXT,                \
-        .max_lanes = 8, .max_window = CHECK_WINDOW                                                                     \
+        .max_round_rows = 16, .max_in = 1536, .max_out = PRODUCTS, .head_dim = 256, .n_head = 6, .n_kv_head = 1,       \
+        .max_context = MAX_CONTEXT, .max_lanes = 8, .max_window = CHECK_WINDOW                                         \
     }
 const struct suite suite_attention = {"qwen-pages", "attention", run_rows, faults, N_FAULTS, ROWS_LIMITS};
 const struct suite suite_attention_e4m3 = {"qwen-pages", "attention-e4m3", run_rows_e4m3,

@@ -3,7 +3,7 @@
 #ifndef TF_CUDA_ATTENTION_MERGE_CUH
 #define TF_CUDA_ATTENTION_MERGE_CUH
 
-#include "cuda/device.cuh"
+#include "cuda/planes_make.cuh"
 
 #define MERGE_AHEAD      8                         // chunks whose results are asked for together
 #define MERGE_THREADS(D) ((D) < 64 ? 32 : (D) / 2) // each has two columns
@@ -36,6 +36,23 @@ static __device__ __forceinline__ float2 merge_chunks(const float *part, int64_t
     }
     float inverse = 1.0f / sum;
     return make_float2(acc.x * inverse, acc.y * inverse);
+}
+
+// Planes of a head of row t, whose columns a block's threads have, for the product that follows; of whole units alone.
+template <int D>
+static __device__ __forceinline__ void leave_head(const struct plane_rows &planes, int64_t t, int head, float2 x) {
+    if constexpr (D % PLANES_UNIT == 0) {
+        __shared__ __align__(16) float2 values[D / 2];
+        if (planes.x == NULL) return;
+        values[threadIdx.x] = x;
+        __syncthreads();
+        int warp = threadIdx.x / 32, unit = head * (D / PLANES_UNIT) + warp;
+        if (warp >= D / PLANES_UNIT) return;
+        float4 v = ((const float4 *)values)[warp * 32 + threadIdx.x % 32];
+        struct planes at = planes_of_row(planes, t);
+        plane_store<PLANES_TILE>(v, 0, at.x + unit * (PLANES_TILE * PLANES_UNIT_X), at.notes + unit * PLANES_TILE);
+        if (threadIdx.x == 0 && head == 0) planes.factors[t] = 1;
+    }
 }
 
 #endif

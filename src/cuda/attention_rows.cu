@@ -398,10 +398,11 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_rows_kernel(const
     store_parts<D>(job, lane, at, weights, sums);
 }
 
-// One block a query. The batch's tables are read before what came earlier is waited for.
+// One block a query. The batch's tables are read before what came earlier is waited for. Heads of whole units leave
+// planes of what they write.
 template <int D>
 static __global__ void __launch_bounds__(MERGE_THREADS(D), MERGE_BLOCKS)
-    merge_kernel(const __grid_constant__ attention_job job, int row0) {
+    merge_kernel(const __grid_constant__ attention_job job, const __grid_constant__ plane_rows planes, int row0) {
     let_next_start();
     int64_t t = row0 + blockIdx.x;
     int h = blockIdx.y, col = 2 * threadIdx.x;
@@ -414,8 +415,10 @@ static __global__ void __launch_bounds__(MERGE_THREADS(D), MERGE_BLOCKS)
     float gate[2];
     for (int i = 0; i < 2; i++) gate[i] = tensor_load(job.qg, t, ((int64_t)h * 2 + 1) * D + col + i);
     float2 x = merge_chunks(part, step, n_chunk, col);
-    tensor_store(job.out, t, (int64_t)h * D + col, x.x * sigmoid_of(gate[0]));
-    tensor_store(job.out, t, (int64_t)h * D + col + 1, x.y * sigmoid_of(gate[1]));
+    x = make_float2(x.x * sigmoid_of(gate[0]), x.y * sigmoid_of(gate[1]));
+    tensor_store(job.out, t, (int64_t)h * D + col, x.x);
+    tensor_store(job.out, t, (int64_t)h * D + col + 1, x.y);
+    leave_head<D>(planes, t, h, x);
 }
 
 template <int D, bool E4M3>
@@ -427,7 +430,8 @@ static void launch_chunks(struct cuda_device *d, const struct attention_job *job
 
 // Lanes [first, last) at once: their parts fit into the scratch.
 template <int D>
-static void run_lanes(struct cuda_device *d, struct attention_job *job, const struct batch *b, int first, int last) {
+static void run_lanes(struct cuda_device *d, struct attention_job *job, const struct plane_rows &planes,
+                      const struct batch *b, int first, int last) {
     int64_t n_chunk = 1, n_row = 1;
     for (int i = first; i < last; i++) {
         n_chunk = larger(n_chunk, ceil_div((int64_t)b->lanes[i].position + b->lanes[i].n_row, CUDA_CHUNK_KEYS));
@@ -441,7 +445,7 @@ static void run_lanes(struct cuda_device *d, struct attention_job *job, const st
     (job->kv.dtype == DTYPE_E4M3 ? launch_chunks<D, true> : launch_chunks<D, false>)(d, job, grid);
     int row0 = b->lanes[first].row0, end = b->lanes[last - 1].row0 + b->lanes[last - 1].n_row;
     dim3 merge((unsigned)(end - row0), (unsigned)job->n_head);
-    cuda_start(d, "attention, merge", merge_kernel<D>, merge, MERGE_THREADS(D), 0, *job, row0);
+    cuda_start(d, "attention, merge", merge_kernel<D>, merge, MERGE_THREADS(D), 0, *job, planes, row0);
 }
 
 static int64_t parts_of(const struct lane *l) {
@@ -451,16 +455,36 @@ static int64_t parts_of(const struct lane *l) {
 static size_t part_bytes(int64_t n_head, int64_t head_dim) { return (size_t)(n_head * (head_dim + 2)) * sizeof(float); }
 
 // Room for one lane of full length and width; a round of many long lanes is worked off in turns.
-size_t need_attention(const struct device_limits *l) {
+static size_t lane_bytes(const struct device_limits *l) {
     int64_t window = larger(l->max_window, 1), chunks = ceil_div(l->max_context + window, CUDA_CHUNK_KEYS) + 1;
     int64_t least = larger(chunks * window, l->max_lanes * 32);
     return (size_t)least * part_bytes(l->n_head, l->head_dim);
 }
 
+size_t need_attention(const struct device_limits *l) {
+    struct carver c = {NULL, 0};
+    struct plane_rows p;
+    carve_planes(&c, l->max_round_rows, l->n_head * l->head_dim, &p);
+    return c.used + lane_bytes(l);
+}
+
+// Planes come first in the scratch, where the next call looks for them. Returns the bytes that they take.
+static size_t make_room(struct cuda_device *d, const struct attention_args *a, struct plane_rows *planes) {
+    struct carver c = scratch_of(d);
+    carve_planes(&c, a->out.n_row, a->out.n_col, planes);
+    bool fits = c.used + lane_bytes(&d->limits) <= d->scratch_bytes && a->out.dtype == DTYPE_F32 &&
+                a->head_dim % PLANES_UNIT == 0 && a->out.n_row <= PLANES_HEADS;
+    if (fits && leave_planes(d, a->out, PLANES_UNIT, planes)) return c.used;
+    planes->x = NULL;
+    return 0;
+}
+
 void attention_rows(struct cuda_device *d, const struct attention_args *a, struct attention_job *job) {
     const struct batch *b = a->batch;
-    int64_t room = (int64_t)(d->scratch_bytes / part_bytes(a->n_head, a->head_dim)), base = 0;
-    job->parts = (float *)d->scratch;
+    struct plane_rows planes;
+    size_t used = make_room(d, a, &planes);
+    int64_t room = (int64_t)((d->scratch_bytes - used) / part_bytes(a->n_head, a->head_dim)), base = 0;
+    job->parts = (float *)(d->scratch + used);
     job->unseen = a->first_key;
     for (int first = 0, last; first < b->n_lane; first = last) {
         int64_t n = parts_of(&b->lanes[first]);
@@ -471,14 +495,14 @@ void attention_rows(struct cuda_device *d, const struct attention_args *a, struc
         base += n;
         switch (a->head_dim) {
 #ifndef TF_ATTENTION_FLAT
-        case 16: run_lanes<16>(d, job, b, first, last); break;
-        case 32: run_lanes<32>(d, job, b, first, last); break;
-        case 64: run_lanes<64>(d, job, b, first, last); break;
-        case 128: run_lanes<128>(d, job, b, first, last); break;
+        case 16: run_lanes<16>(d, job, planes, b, first, last); break;
+        case 32: run_lanes<32>(d, job, planes, b, first, last); break;
+        case 64: run_lanes<64>(d, job, planes, b, first, last); break;
+        case 128: run_lanes<128>(d, job, planes, b, first, last); break;
 #endif
         default:
             must(a->head_dim == 256);
-            run_lanes<256>(d, job, b, first, last);
+            run_lanes<256>(d, job, planes, b, first, last);
             break;
         }
     }

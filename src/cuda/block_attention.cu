@@ -4,7 +4,6 @@
 // chunks of each query in order. A key that no row of the lane sees is not read, since a ring has another one there.
 #include "cuda/attention_merge.cuh"
 #include "cuda/attention_shared.cuh"
-#include "cuda/planes_make.cuh"
 
 #define CHUNK_KEYS 128 // a window is short, and a processor has a chunk at most: short chains
 #define THREADS    128 // one for each key of a chunk
@@ -143,6 +142,7 @@ template <int D> __device__ __forceinline__ void weigh_keys(struct block_shared<
         *(__nv_bfloat16 *)(kv_piece<CUDA_TILE_KEYS>(s->p, query, key / 8) + key % 8 * 2) = __float2bfloat16_rn(p);
     }
     for (int step = 1; step < PARTS; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    __syncwarp(); // all threads of the query have read its maximum
     if (part != 0) return;
     float fade = most == before ? 1.0f : expf(before - most);
     s->sum[query] = s->sum[query] * fade + sum;
@@ -238,6 +238,7 @@ static __global__ void __launch_bounds__(THREADS) block_attention_kernel(const _
     for (int tile = 0; tile < TILES; tile++) {
         int key = chunk + tile * CUDA_TILE_KEYS;
         if (tile >= HELD) {
+            copies_wait<0>();
             __syncthreads();
             fetch(tile, v_offset);
         }
@@ -277,18 +278,7 @@ static __global__ void __launch_bounds__(MERGE_THREADS(D), MERGE_BLOCKS)
     float2 x = merge_chunks(part_of(job, t, 0, h, D), (int64_t)job.n_head * (D + 2), n_chunk, col);
     tensor_store(job.out, t, (int64_t)h * D + col, x.x);
     tensor_store(job.out, t, (int64_t)h * D + col + 1, x.y);
-    if constexpr (D % PLANES_UNIT == 0) {
-        __shared__ __align__(16) float2 values[D / 2];
-        if (job.planes.x == NULL) return;
-        values[threadIdx.x] = x;
-        __syncthreads();
-        int warp = threadIdx.x / 32, unit = h * (D / PLANES_UNIT) + warp;
-        if (warp >= D / PLANES_UNIT) return;
-        float4 v = ((const float4 *)values)[warp * 32 + threadIdx.x % 32];
-        struct planes at = planes_of_row(job.planes, t);
-        plane_store<PLANES_TILE>(v, 0, at.x + unit * (PLANES_TILE * PLANES_UNIT_X), at.notes + unit * PLANES_TILE);
-        if (threadIdx.x == 0 && h == 0) job.planes.factors[t] = 1;
-    }
+    leave_head<D>(job.planes, t, h, x);
 }
 
 static size_t part_bytes(int64_t n_head, int64_t head_dim) { return (size_t)(n_head * (head_dim + 2)) * sizeof(float); }

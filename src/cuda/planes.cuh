@@ -15,6 +15,7 @@
 #define PLANES_TILE    4        // R of planes in global memory
 #define PLANES_UNIT    128      // inputs
 #define PLANES_UNIT_X  256      // bytes of a row's unit
+#define PLANES_HEADS   8        // rows up to which those who write heads leave planes
 
 // What a product must know of a row's unit.
 struct __align__(16) plane_note {
