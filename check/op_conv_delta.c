@@ -1,10 +1,12 @@
-// conv_delta: the convolution and the delta rule as one operation, which gives the bits of the two.
+// conv_delta: the convolution and the delta rule as one operation, which gives the bits of the two; and a linear of
+// what they have written, which a device may be handed beside the tensor.
 #include "check/delta.h"
 #include <string.h>
 
 #define MAX_LANES 3
 #define N_TAP     4
 #define RING_ROWS (DELTA_WINDOW + N_TAP - 1)
+#define PRODUCTS  40 // outputs of the linear
 
 struct pair_lane {
     int32_t position, n_pending, n_row;
@@ -20,11 +22,12 @@ struct pair_data {
     const struct pair_case *c;
     struct delta_data lanes[MAX_LANES]; // c is what goes into the convolution
     float *runs[MAX_LANES], *weight;
+    struct weight product;
 };
 
 struct pair_result {
     bool done;
-    float *out[MAX_LANES], *run[MAX_LANES];
+    float *out[MAX_LANES], *product[MAX_LANES], *run[MAX_LANES];
 };
 
 // A lane run in floats: as the delta rule's, and the ring behind it.
@@ -32,7 +35,11 @@ static int64_t run_size(const struct delta_shape *s) { return delta_run_size(s) 
 
 static struct pair_data make_data(struct run *r, const struct pair_case *c) {
     struct pair_data data = {.c = c};
+    int64_t width = c->shape.n_value_head * c->shape.value_dim;
+    struct weight_spec product = {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, PRODUCTS, width};
+    double *values;
     data.weight = values_normal(r, 601, (size_t)(delta_channels(&c->shape) * N_TAP), 0.5, DTYPE_F32);
+    data.product = values_weight(r, 600, &product, &values);
     for (int i = 0; i < c->n_lane; i++) {
         data.lanes[i] = delta_make(r, 610 + 20 * (uint64_t)i, &c->shape, c->lanes[i].n_row, false);
         data.lanes[i].neg_a = data.lanes[0].neg_a;
@@ -100,6 +107,11 @@ static struct pair_result call(struct run *r, const struct pair_data *data, bool
     a.delta.b = rows_of(r, &s, data, order, n, 2, heads);
     a.delta.z = rows_of(r, &s, data, order, n, 3, width);
     a.delta.out = stage_tensor_out(&s, batch.n_row, width, d->activation);
+    struct weight w = stage_weight(&s, &data->product);
+    struct linear_args product = {.form = FORM_ROWS,
+                                  .x = a.delta.out,
+                                  .n_parts = 1,
+                                  .part = {{&w, stage_tensor_out(&s, batch.n_row, PRODUCTS, d->activation)}}};
     ops_of(r, d)->begin(d, &batch);
     if (fused) {
         got.done = ops_of(r, d)->conv_delta(d, &a);
@@ -107,14 +119,32 @@ static struct pair_result call(struct run *r, const struct pair_data *data, bool
         d->ops->conv(d, &a.conv);
         d->ops->delta(d, &a.delta);
     }
-    float *out = stage_read(&s, a.delta.out);
+    d->ops->linear(d, &product);
+    float *out = stage_read(&s, a.delta.out), *products = stage_read(&s, product.part[0].out);
     for (int i = 0; i < n; i++) {
         size_t bytes = (size_t)run_size(shape) * sizeof(float);
         got.out[order[i]] = out + lanes[i].row0 * width;
+        got.product[order[i]] = products + lanes[i].row0 * PRODUCTS;
         got.run[order[i]] = arena_alloc(r->arena, bytes);
         must(got.run[order[i]] != NULL);
         stage_read_bytes(&s, lanes[i].run, got.run[order[i]], bytes);
     }
+    stage_close(&s);
+    return got;
+}
+
+// The products of outputs that stand in a tensor that nobody has written on the device.
+static float *products_alone(struct run *r, const struct pair_data *data, const float *out, int n_row) {
+    struct device *d = r->subject->device;
+    struct stage s;
+    stage_open(&s, r, d);
+    struct weight w = stage_weight(&s, &data->product);
+    struct linear_args product = {.form = FORM_ROWS,
+                                  .x = stage_tensor(&s, out, n_row, w.n_in, d->activation),
+                                  .n_parts = 1,
+                                  .part = {{&w, stage_tensor_out(&s, n_row, PRODUCTS, d->activation)}}};
+    d->ops->linear(d, &product);
+    float *got = stage_read(&s, product.part[0].out);
     stage_close(&s);
     return got;
 }
@@ -125,8 +155,9 @@ static void compare(struct run *r, const char *what, const struct pair_data *dat
     struct pair_result got = call(r, data, fused, order, n);
     for (int i = 0; i < n; i++) {
         int lane = order[i];
-        size_t n_out = (size_t)(data->c->lanes[lane].n_row * s->n_value_head * s->value_dim);
-        expect_same_bits(r, what, got.out[lane], all->out[lane], n_out);
+        int n_row = data->c->lanes[lane].n_row;
+        expect_same_bits(r, what, got.out[lane], all->out[lane], (size_t)(n_row * s->n_value_head * s->value_dim));
+        expect_same_bits(r, what, got.product[lane], all->product[lane], (size_t)(n_row * PRODUCTS));
         expect_same_bits(r, what, got.run[lane], all->run[lane], (size_t)run_size(s));
     }
 }
@@ -142,6 +173,10 @@ static void pair_case(struct run *r, const struct pair_case *c) {
     struct pair_result all = call(r, &data, true, forwards, c->n_lane);
     expect(r, all.done, "it was not done");
     if (!all.done) return;
+    for (int i = 0; i < c->n_lane; i++)
+        expect_same_bits(r, "products of outputs", all.product[i],
+                         products_alone(r, &data, all.out[i], c->lanes[i].n_row),
+                         (size_t)(c->lanes[i].n_row * PRODUCTS));
     compare(r, "conv and delta", &data, false, forwards, c->n_lane, &all);
     for (int i = 0; i < c->n_lane && c->n_lane > 1; i++) compare(r, "a lane alone", &data, true, &forwards[i], 1, &all);
 }
@@ -152,6 +187,8 @@ static void run_pair(struct run *r) {
     if (r->hunting) return;
     pair_case(r, &(struct pair_case){{2, 2, 48, 32, true}, 1, {{1, 1, 3}}});
     pair_case(r, &(struct pair_case){{1, 2, 128, 128, false}, 2, {{300, 16, 16}, {20, 9, 11}}});
+    // More heads than a device has processors in all lanes, fewer in one.
+    pair_case(r, &(struct pair_case){{9, 36, 128, 128, true}, 3, {{40, 2, 3}, {0, 0, 1}, {16, 16, 9}}});
 }
 
 static bool next_weights(struct device *d, const struct conv_delta_args *a) {
@@ -208,10 +245,12 @@ const struct suite suite_conv_delta = {"delta",
                                        run_pair,
                                        faults,
                                        5,
-                                       {.max_round_rows = 16,
+                                       {.max_round_rows = 32,
+                                        .max_in = 36 * 128,
+                                        .max_out = PRODUCTS,
                                         .key_dim = 128,
                                         .value_dim = 128,
-                                        .n_key_head = 2,
-                                        .n_value_head = 4,
+                                        .n_key_head = 9,
+                                        .n_value_head = 36,
                                         .max_lanes = MAX_LANES,
                                         .max_window = DELTA_WINDOW}};

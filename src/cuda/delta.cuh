@@ -43,17 +43,18 @@ static inline struct delta_job delta_job_of(const struct delta_args *a, const st
 __device__ __forceinline__ float *delta_state(const struct delta_shape &s, char *run, int head) {
     return (float *)(run + s.state_offset) + (int64_t)head * s.key_dim * s.value_dim;
 }
-__device__ __forceinline__ float *delta_log_k(const struct delta_shape &s, char *run, int position, int key_head) {
-    return (float *)(run + s.log_offset) + ((int64_t)(position % s.n_slot) * s.n_key_head + key_head) * s.key_dim;
+// Of the log, whose slots positions take by turns.
+__device__ __forceinline__ float *delta_log_k(const struct delta_shape &s, char *run, int slot, int key_head) {
+    return (float *)(run + s.log_offset) + ((int64_t)slot * s.n_key_head + key_head) * s.key_dim;
 }
-__device__ __forceinline__ float *delta_log_d(const struct delta_shape &s, char *run, int position, int head) {
+__device__ __forceinline__ float *delta_log_d(const struct delta_shape &s, char *run, int slot, int head) {
     return (float *)(run + s.log_offset) + (int64_t)s.n_slot * s.n_key_head * s.key_dim +
-           ((int64_t)(position % s.n_slot) * s.n_value_head + head) * s.value_dim;
+           ((int64_t)slot * s.n_value_head + head) * s.value_dim;
 }
-__device__ __forceinline__ float *delta_log_g(const struct delta_shape &s, char *run, int position, int head) {
+__device__ __forceinline__ float *delta_log_g(const struct delta_shape &s, char *run, int slot, int head) {
     return (float *)(run + s.log_offset) +
            (int64_t)s.n_slot * (s.n_key_head * s.key_dim + s.n_value_head * s.value_dim) +
-           (int64_t)(position % s.n_slot) * s.n_value_head + head;
+           (int64_t)slot * s.n_value_head + head;
 }
 
 // One warp: key_dim elements of row t from column `col` on, scaled to unit length times `factor`; zeros up to

@@ -1,182 +1,86 @@
-// delta in FORM_ROWS, with or without the convolution before it, and delta_commit: one block a value head of a lane,
-// the state in its registers. Eight lanes of a warp have a column each, its keys in ranges of 32 that four such eights
-// share; sums over keys are added in the order of the ranges. Rows change the state one after another; what does not
-// need the state, before it and behind it, is done for up to CHUNK rows at once.
+// delta in FORM_ROWS, with or without the convolution before it, and delta_commit: the state of a lane's value head is
+// in the registers of one block or, where heads are fewer than processors, of a cluster of two, which have half of its
+// columns each. Eight lanes of a warp have a column each, its keys in ranges of 32 that four such eights share; sums
+// over keys are added in the order of the ranges. Rows change the state one after another; what does not need it,
+// before it and behind it, is done for up to CHUNK rows at once. A row's outputs are normed by one warp, which has them
+// all: of two blocks that share a head, one finishes the even rows and one the odd ones.
 //
 // What a round reads and no earlier kernel of it writes (the lane's table, state, log and ring) is asked for before the
-// kernel waits: a batch's tables are sent between the kernels that wrote those and this one.
+// kernel waits, and pending rows are folded in: a batch's tables are sent between the kernels that wrote those and this
+// one. So is the state stored then, which nobody else reads.
 #include "cuda/conv.cuh"
-#include "cuda/delta.cuh"
+#include "cuda/delta_state.cuh"
+#include "cuda/planes_make.cuh"
 
-#define KEYS    32 // of a thread
-#define COLUMNS DELTA_MAX_DIM
-#define RANGES  (DELTA_MAX_DIM / KEYS)
-#define THREADS (COLUMNS * RANGES)
-#define PADDED  (RANGES * (KEYS + 4)) // ranges four banks apart
-#define TAPS    4
-#define PART    DELTA_MAX_DIM // threads with channels of a head's queries; then keys, values, and gates of outputs
-#define WARPS   (THREADS / 32)
-#define CHUNK   (WARPS / 2)                 // rows at once: a warp for the queries and one for the keys of each
-#define OUTPUTS (CHUNK * COLUMNS / THREADS) // of a thread
-
-// Of the rows at hand, new ones or such of the log.
-struct rows_shared {
-    float q[CHUNK][PADDED], k[CHUNK][PADDED];
-    float raw[CHUNK][2 * DELTA_MAX_DIM]; // queries and keys
-    float value[CHUNK][COLUMNS];         // then outputs; of the log: d
-    float z[CHUNK][COLUMNS];
-    float squares[CHUNK][WARPS];
-    float g[CHUNK], beta[CHUNK], qk[CHUNK];
-};
-
-// A thread's place.
-struct place {
-    int col, key0;
-};
-static __device__ __forceinline__ struct place place_of_thread() {
-    int lane = threadIdx.x % 32;
-    return (struct place){(int)threadIdx.x / 32 * 8 + lane % 8, lane / 8 * KEYS};
-}
-static __device__ __forceinline__ int padded(int key) { return key / KEYS * (KEYS + 4) + key % KEYS; }
-
-// The state before the lane's pending rows; zeros before position 0, where it was never written.
-static __device__ __forceinline__ void load_state(const struct delta_shape &s, const float *state, bool is_zero,
-                                                  float v[KEYS]) {
-    struct place at = place_of_thread();
-#pragma unroll
-    for (int i = 0; i < KEYS; i++) v[i] = 0;
-    if (is_zero) return;
-    state += at.key0 * s.value_dim + at.col;
-#pragma unroll
-    for (int i = 0; i < KEYS; i++)
-        if (at.key0 + i < s.key_dim && at.col < s.value_dim) v[i] = state[i * s.value_dim];
-}
-
-static __device__ __forceinline__ void store_state(const struct delta_shape &s, float *state, const float v[KEYS]) {
-    struct place at = place_of_thread();
-    state += at.key0 * s.value_dim + at.col;
-#pragma unroll
-    for (int i = 0; i < KEYS; i++)
-        if (at.key0 + i < s.key_dim && at.col < s.value_dim) state[i * s.value_dim] = v[i];
-}
-
-// This thread's range of q or k.
-static __device__ __forceinline__ const float4 *range_of(const float *x) {
-    return (const float4 *)(x + place_of_thread().key0 / KEYS * (KEYS + 4));
-}
-
-// From shared memory, also if it was read before: beside the state, registers have no room to keep it.
-static __device__ __forceinline__ float4 load_again(const float4 *from) {
-    float4 v;
-    asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(shared_address(from)));
-    return v;
-}
-
-// S = decay S + k d^T, by the same instructions whether the row is new or comes out of the log.
-static __device__ __forceinline__ void fold_row(const float4 *k, float decay, float d, float v[KEYS]) {
-#pragma unroll
-    for (int i = 0; i < KEYS / 4; i++) {
-        float4 x = load_again(k + i);
-        v[4 * i] = fmaf(x.x, d, decay * v[4 * i]);
-        v[4 * i + 1] = fmaf(x.y, d, decay * v[4 * i + 1]);
-        v[4 * i + 2] = fmaf(x.z, d, decay * v[4 * i + 2]);
-        v[4 * i + 3] = fmaf(x.w, d, decay * v[4 * i + 3]);
-    }
-}
-
-// Over all keys of the column, for each of its threads.
-static __device__ __forceinline__ float column_sum(float sum) {
-    int first = threadIdx.x % 8;
-    float all = __shfl_sync(0xffffffffu, sum, first);
-#pragma unroll
-    for (int i = 1; i < RANGES; i++) all += __shfl_sync(0xffffffffu, sum, first + 8 * i);
-    return all;
-}
-
-// The column's products with keys and with queries.
-static __device__ __forceinline__ void column_products(const float4 *k, const float4 *q, const float v[KEYS],
-                                                       float *by_key, float *by_query) {
-    float a = 0, b = 0;
-#pragma unroll
-    for (int i = 0; i < KEYS / 4; i++) {
-        float4 x = k[i], y = q[i];
-        a = fmaf(v[4 * i], x.x, a);
-        b = fmaf(v[4 * i], y.x, b);
-        a = fmaf(v[4 * i + 1], x.y, a);
-        b = fmaf(v[4 * i + 1], y.y, b);
-        a = fmaf(v[4 * i + 2], x.z, a);
-        b = fmaf(v[4 * i + 2], y.z, b);
-        a = fmaf(v[4 * i + 3], x.w, a);
-        b = fmaf(v[4 * i + 3], y.w, b);
-    }
-    *by_key = column_sum(a);
-    *by_query = column_sum(b);
-}
-
-// Rows [first, first + CHUNK) of the log, as far as they are pending, to where rows at hand lie.
-static __device__ __forceinline__ void load_log(const struct delta_shape &s, const struct lane_entry &lane, int first,
-                                                int head, struct rows_shared *shared) {
-    int row0 = threadIdx.x / COLUMNS, x = threadIdx.x % COLUMNS;
-    float k[OUTPUTS] = {}, d[OUTPUTS] = {};
-#pragma unroll
-    for (int j = 0; j < OUTPUTS; j++) {
-        int position = first + row0 + j * (THREADS / COLUMNS);
-        if (position < lane.position && x < s.key_dim) k[j] = delta_log_k(s, lane.run, position, head / s.r)[x];
-        if (position < lane.position && x < s.value_dim) d[j] = delta_log_d(s, lane.run, position, head)[x];
-    }
-#pragma unroll
-    for (int j = 0; j < OUTPUTS; j++) {
-        shared->k[row0 + j * (THREADS / COLUMNS)][padded(x)] = k[j];
-        shared->value[row0 + j * (THREADS / COLUMNS)][x] = d[j];
-    }
-    int position = first + (int)threadIdx.x;
-    if (threadIdx.x < CHUNK && position < lane.position)
-        shared->g[threadIdx.x] = *delta_log_g(s, lane.run, position, head);
-}
-
-// The state as a lane has it, zeros before position 0, and the first of its pending rows.
-static __device__ __forceinline__ void open_state(const struct delta_shape &s, const struct lane_entry &lane, int head,
-                                                  struct rows_shared *shared, float v[KEYS]) {
-    int first = lane.position - lane.n_pending;
-    load_state(s, delta_state(s, lane.run, head), first == 0, v);
-    if (lane.n_pending > 0) load_log(s, lane, first, head, shared);
-}
-
-// Brings the state to the lane's position; whether it has changed.
-static __device__ __forceinline__ bool fold_pending(const struct delta_shape &s, const struct lane_entry &lane,
-                                                    int head, struct rows_shared *shared, float v[KEYS]) {
-    int col = place_of_thread().col, oldest = lane.position - lane.n_pending;
-    for (int first = oldest; first < lane.position; first += CHUNK) {
-        if (first > oldest) {
-            __syncthreads();
-            load_log(s, lane, first, head, shared);
-        }
-        __syncthreads();
-        int n = min(CHUNK, lane.position - first);
+// Starts bringing the log of `chunk`, as far as rows are pending, to where rows at hand lie.
+template <int BLOCKS>
+static __device__ __forceinline__ void fetch_log(const struct delta_shape &s, const struct lane_entry &lane,
+                                                 const struct chunk &chunk, const struct head_place &h, int t,
+                                                 struct rows_shared<BLOCKS> *shared) {
+    constexpr int COLUMNS = columns<BLOCKS>();
 #pragma unroll 1
-        for (int r = 0; r < n; r++) fold_row(range_of(shared->k[r]), expf(shared->g[r]), shared->value[r][col], v);
+    for (int r = t / DELTA_MAX_DIM; r < chunk.n; r += all_threads<BLOCKS>() / DELTA_MAX_DIM) {
+        int x = t % DELTA_MAX_DIM;
+        const float *from = delta_log_k(s, lane.run, log_slot(s, chunk, r), h.key_head);
+        copy4(&shared->k[r][padded(x)], from + (x < s.key_dim ? x : 0), x < s.key_dim ? 4 : 0);
     }
-    return lane.n_pending > 0;
+#pragma unroll 1
+    for (int r = t / COLUMNS; r < chunk.n; r += RANGES) {
+        int x = h.rank * COLUMNS + t % COLUMNS;
+        const float *from = delta_log_d(s, lane.run, log_slot(s, chunk, r), h.head);
+        copy4(&shared->value[r][t % COLUMNS], from + (x < s.value_dim ? x : 0), x < s.value_dim ? 4 : 0);
+    }
+    if (t < chunk.n) copy4(&shared->g[t], delta_log_g(s, lane.run, log_slot(s, chunk, t), h.head), 4);
+    copies_commit();
 }
 
-// The head's channel of this thread, counted over the tensor; -1: it has none, or one of z.
-static __device__ __forceinline__ int64_t channel_of(const struct delta_shape &s, int head) {
-    int part = threadIdx.x / PART, i = threadIdx.x % PART;
-    int64_t keys = (int64_t)s.n_key_head * s.key_dim;
-    if (part > 2 || i >= (part < 2 ? s.key_dim : s.value_dim)) return -1;
-    return part < 2 ? part * keys + (int64_t)(head / s.r) * s.key_dim + i : 2 * keys + (int64_t)head * s.value_dim + i;
+// Where a row's outputs are put together. A block that shares its head may still read those of the chunk before.
+template <int BLOCKS> static __device__ __forceinline__ int out_of_row(const struct chunk &chunk, int r) {
+    return BLOCKS > 1 ? (chunk.first + r) / BLOCKS % CHUNK : r;
 }
+
+// The state from row to row: what comes out of S = decay S + k d^T for a query q is decay (q S) + (q k) d, so that the
+// state is read once for both products. Of the log only d is wanted.
+template <int BLOCKS>
+static __device__ __forceinline__ void run_rows(const struct delta_shape &s, char *run, const struct chunk &chunk,
+                                                const struct head_place &h, struct rows_shared<BLOCKS> *shared,
+                                                float v[KEYS]) {
+    constexpr int COLUMNS = columns<BLOCKS>();
+    struct place at = place_of_thread();
+#pragma unroll 1
+    for (int r = 0; r < chunk.n; r++) {
+        struct row_keys<(BLOCKS > 1)> k;
+        k.open(range_of(shared->k[r]));
+        float decay = expf(shared->g[r]), d = shared->value[r][at.col];
+        if (chunk.first >= 0) {
+            float by_key, by_query;
+            column_products(k, range_of(shared->q[r]), v, &by_key, &by_query);
+            d = shared->beta[r] * fmaf(-decay, by_key, d);
+            float o = fmaf(shared->qk[r], d, decay * by_query);
+            if (at.key0 == 0 && h.rank * COLUMNS + at.col < s.value_dim) {
+                int col = h.rank * COLUMNS + at.col;
+                float *to = shared->out[out_of_row<BLOCKS>(chunk, r)] + col;
+                if (BLOCKS > 1)
+                    send(to, &shared->arrived[chunk.first / CHUNK % 2], r % BLOCKS, o);
+                else
+                    *to = o;
+                delta_log_d(s, run, log_slot(s, chunk, r), h.head)[col] = d;
+            }
+        }
+        fold_row(k, decay, d, v);
+    }
+}
+
+// ---- before the state ----
 
 // What a warp has of a vector.
 struct warp_vector {
     float v[DELTA_MAX_DIM / 32];
 };
-static __device__ __forceinline__ struct warp_vector load_vector(const float *from) {
+static __device__ __forceinline__ struct warp_vector load_vector(const float *from, int lane) {
     struct warp_vector x;
 #pragma unroll
-    for (int k = 0; k < DELTA_MAX_DIM / 32; k++) x.v[k] = from[threadIdx.x % 32 + 32 * k];
+    for (int k = 0; k < DELTA_MAX_DIM / 32; k++) x.v[k] = from[lane + 32 * k];
     return x;
 }
 static __device__ __forceinline__ float vector_product(const struct warp_vector &a, const struct warp_vector &b) {
@@ -186,219 +90,388 @@ static __device__ __forceinline__ float vector_product(const struct warp_vector 
     return warp_sum(sum);
 }
 
-// The rows at hand of a lane: n of them, the first is row `row0` of the batch, at `position`.
-struct chunk {
-    int n, position;
-    int64_t row0;
-};
-
-// By the chunk's warps, a row's queries or keys each, scaled to unit length; and the product of the two.
-static __device__ __forceinline__ void take_units(const struct delta_shape &s, const struct chunk &chunk,
-                                                  struct rows_shared *shared) {
-    int r = threadIdx.x / 64, part = threadIdx.x / 32 % 2;
+// By the first warps, a row's queries and keys each, scaled to unit length; and the product of the two.
+template <int BLOCKS>
+static __device__ __forceinline__ void take_units(const struct delta_shape &s, const struct chunk &chunk, int t,
+                                                  struct rows_shared<BLOCKS> *shared) {
+    int r = t / 32;
     if (r >= chunk.n) return;
-    struct warp_vector k = load_vector(shared->raw[r] + DELTA_MAX_DIM), x = k;
-    float scale_k = 1.0f / sqrtf(vector_product(k, k) + L2_EPS), scale = scale_k, *to = shared->k[r];
-    if (part == 0) {
-        x = load_vector(shared->raw[r]);
-        to = shared->q[r];
-        scale = 1.0f / sqrtf(vector_product(x, x) + L2_EPS) * rsqrtf((float)s.key_dim);
-        float product = vector_product(k, x);
-        if (threadIdx.x % 32 == 0) shared->qk[r] = product * scale_k * scale;
-    }
+    struct warp_vector q = load_vector(shared->raw[r], t % 32), k = load_vector(shared->raw[r] + DELTA_MAX_DIM, t % 32);
+    float scale_k = 1.0f / sqrtf(vector_product(k, k) + L2_EPS);
+    float scale = 1.0f / sqrtf(vector_product(q, q) + L2_EPS) * rsqrtf((float)s.key_dim);
+    float product = vector_product(k, q);
+    if (t % 32 == 0) shared->qk[r] = product * scale_k * scale;
 #pragma unroll
-    for (int i = 0; i < DELTA_MAX_DIM / 32; i++) to[padded(threadIdx.x % 32 + 32 * i)] = x.v[i] * scale;
-}
-
-// The state from row to row: what comes out of S = decay S + k d^T for a query q is decay (q S) + (q k) d, so that the
-// state is read once for both products. It goes where the row's values were, which only this warp reads.
-static __device__ __forceinline__ void run_rows(const struct delta_shape &s, char *run, const struct chunk &chunk,
-                                                int head, struct rows_shared *shared, float v[KEYS]) {
-    struct place at = place_of_thread();
-    int warp = threadIdx.x / 32;
-#pragma unroll 1
-    for (int r = 0; r < chunk.n; r++) {
-        const float4 *k = range_of(shared->k[r]);
-        float decay = expf(shared->g[r]), value = shared->value[r][at.col];
-        float by_key, by_query;
-        column_products(k, range_of(shared->q[r]), v, &by_key, &by_query);
-        float d = shared->beta[r] * (value - decay * by_key), o = fmaf(shared->qk[r], d, decay * by_query);
-        fold_row(k, decay, d, v);
-        float squares = at.col < s.value_dim ? o * o : 0.0f;
-        for (int step = 1; step < 8; step *= 2) squares += __shfl_xor_sync(0xffffffffu, squares, step);
-        if (threadIdx.x % 32 == 0) shared->squares[r][warp] = squares;
-        if (at.key0 == 0 && at.col < s.value_dim) {
-            shared->value[r][at.col] = o;
-            delta_log_d(s, run, chunk.position + r, head)[at.col] = d;
-        }
+    for (int i = 0; i < DELTA_MAX_DIM / 32; i++) {
+        int at = padded(t % 32 + 32 * i);
+        shared->q[r][at] = q.v[i] * scale;
+        shared->k[r][at] = k.v[i] * scale_k;
     }
 }
 
-// Keys and gates of the chunk, for the log; one of the value heads that share a key logs it.
-static __device__ __forceinline__ void log_keys(const struct delta_shape &s, char *run, const struct chunk &chunk,
-                                                int head, const struct rows_shared *shared) {
-    int x = threadIdx.x % COLUMNS;
-    if ((int)threadIdx.x < chunk.n)
-        *delta_log_g(s, run, chunk.position + (int)threadIdx.x, head) = shared->g[threadIdx.x];
-    if (head % s.r != 0 || x >= s.key_dim) return;
-    for (int r = threadIdx.x / COLUMNS; r < chunk.n; r += THREADS / COLUMNS)
-        delta_log_k(s, run, chunk.position + r, head / s.r)[x] = shared->k[r][padded(x)];
+// A channel of the head's queries and keys, counted over the tensor, as threads have them one after another; -1: there
+// is none.
+static __device__ __forceinline__ int key_channel(const struct delta_shape &s, const struct head_place &h, int t) {
+    int part = t / DELTA_MAX_DIM, i = t % DELTA_MAX_DIM;
+    return part < 2 && i < s.key_dim ? (part * s.n_key_head + h.key_head) * s.key_dim + i : -1;
 }
 
-static __device__ __forceinline__ void store_outputs(const struct delta_job &job, const struct delta_shape &s,
-                                                     const struct chunk &chunk, int head, float norm,
-                                                     const struct rows_shared *shared) {
-    int col = threadIdx.x % COLUMNS;
+// And of the block's values.
+template <int BLOCKS>
+static __device__ __forceinline__ int value_channel(const struct delta_shape &s, const struct head_place &h, int t) {
+    int i = h.rank * columns<BLOCKS>() + t % columns<BLOCKS>();
+    return i < s.value_dim ? 2 * s.n_key_head * s.key_dim + h.head * s.value_dim + i : -1;
+}
+
+// Starts bringing a channel's taps, which in the ring are before `slot`; zeros where there are none.
+template <bool WHOLE, int BLOCKS>
+static __device__ __forceinline__ void fetch_taps(const struct conv_job &conv, const struct lane_entry &lane, int slot,
+                                                  int channel, int at, struct rows_shared<BLOCKS> *shared) {
+    const float *weight = conv.weight + max(channel, 0) * TAPS;
+    if (WHOLE)
+        copy16(&shared->weight[at], weight, 16);
+    else
+        for (int j = 0; j < TAPS; j++) copy4((float *)&shared->weight[at] + j, weight + j, channel < 0 ? 0 : 4);
+    const float *ring = (const float *)(lane.run + conv.ring_offset) + max(channel, 0);
 #pragma unroll
-    for (int j = 0; j < OUTPUTS; j++) {
-        int r = (int)threadIdx.x / COLUMNS + j * (THREADS / COLUMNS);
-        if (r >= chunk.n || col >= s.value_dim) continue;
-        float squares = 0, o = shared->value[r][col];
-#pragma unroll
-        for (int k = 0; k < WARPS; k++) squares += shared->squares[r][k];
-        o = o * rsqrtf(squares / (float)s.value_dim + job.eps) * norm * delta_gate(job, shared->z[r][col]);
-        tensor_store(job.out, chunk.row0 + r, (int64_t)head * s.value_dim + col, o);
+    for (int j = TAPS - 2; j >= 0; j--) {
+        slot = slot == 0 ? conv.ring_rows - 1 : slot - 1;
+        bool exists = channel >= 0 && lane.position + j >= TAPS - 1;
+        copy4(&shared->tap[j][at], ring + (int64_t)slot * (int)conv.m.n_col, exists ? 4 : 0);
     }
 }
 
-// A thread's channel of the convolution: weights, and the values before the row at hand.
-struct taps {
-    float weight[TAPS], value[TAPS];
-};
-
-static __device__ __forceinline__ void open_taps(const struct conv_job &conv, const struct lane_entry &lane,
-                                                 int64_t channel, struct taps *x) {
-#pragma unroll
-    for (int j = 0; j < TAPS; j++) {
-        x->weight[j] = channel >= 0 ? conv.weight[channel * TAPS + j] : 0.0f;
-        x->value[j] = channel >= 0 && j + 1 < TAPS ? conv_tap(conv, lane, j - (TAPS - 1), channel) : 0.0f;
+// Starts bringing what the lane's first rows are made with.
+template <bool CONV, bool WHOLE, int BLOCKS>
+static __device__ __forceinline__ void
+fetch_first(const struct delta_job &job, const struct conv_job &conv, const struct delta_shape &s,
+            const struct lane_entry &lane, const struct head_place &h, int slot, struct rows_shared<BLOCKS> *shared) {
+    int t = threadIdx.x, row = all_threads<BLOCKS>() - 1 - t;
+    if (CONV && t < 2 * DELTA_MAX_DIM) fetch_taps<WHOLE, BLOCKS>(conv, lane, slot, key_channel(s, h, t), t, shared);
+    if (CONV && t < columns<BLOCKS>())
+        fetch_taps<WHOLE, BLOCKS>(conv, lane, slot, value_channel<BLOCKS>(s, h, t), 2 * DELTA_MAX_DIM + t, shared);
+    if (t < s.value_dim) copy4(&shared->norm[t], job.out_norm + t, 4);
+    if (row < CHUNK) {
+        copy4(&shared->neg_a[row], job.neg_a + h.head, 4);
+        copy4(&shared->dt_bias[row], job.dt_bias + h.head, 4);
     }
+    copies_commit();
 }
 
-// The channel of the row whose input is m; the ring gets that, at `slot`. Heads that share a key share its channels:
-// the first one's threads store them.
-static __device__ __forceinline__ float convolve(const struct conv_job &conv, const struct lane_entry &lane, int slot,
-                                                 int64_t channel, bool stores, float m, struct taps *x) {
+// Where an element of fp32 is. Rows and strides fit into 32 bits.
+static __device__ __forceinline__ float *element_at(const struct tensor &t, int row, int col) {
+    return (float *)t.data + ((int64_t)row * (int)t.stride + col);
+}
+
+template <bool WHOLE> static __device__ __forceinline__ float load_element(const struct tensor &t, int row, int col) {
+    return WHOLE ? *element_at(t, row, col) : tensor_load(t, row, col);
+}
+
+// A channel in rows `row` to `row` + N - 1, of which those from `first` on and before `end` exist. Most rounds have one
+// row a lane, which is `only`: the others' places are not worked out then.
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void load_channel(const struct tensor &from, int row, int only, int first, int end,
+                                                    int channel, float x[N]) {
+#pragma unroll
+    for (int r = 0; r < N; r++) x[r] = 0;
+    if (channel < 0 || first >= end) return;
+    if (only >= first && only < end) x[only] = load_element<WHOLE>(from, row + only, channel);
+    if (end - first < 2) return;
+#pragma unroll
+    for (int r = 0; r < N; r++)
+        if (r != only && r >= first && r < end) x[r] = load_element<WHOLE>(from, row + r, channel);
+}
+
+// A row of the channel whose taps stand in x; the ring gets what went into it, if this thread stores that.
+template <bool CONV>
+static __device__ __forceinline__ float convolve(const struct conv_job &conv, char *run, int slot, int channel,
+                                                 bool stores, const float4 &weight, const float *x) {
+    if (!CONV) return x[TAPS - 1];
     float sum = 0;
-    x->value[TAPS - 1] = m;
-#pragma unroll
-    for (int j = 0; j < TAPS; j++) sum += x->weight[j] * x->value[j];
-#pragma unroll
-    for (int j = 0; j + 1 < TAPS; j++) x->value[j] = x->value[j + 1];
-    if (stores) store_float(lane.run + conv.ring_offset, conv.m.dtype, slot * conv.m.n_col + channel, m);
+    sum += weight.x * x[0];
+    sum += weight.y * x[1];
+    sum += weight.z * x[2];
+    sum += weight.w * x[3];
+    if (stores) ((float *)(run + conv.ring_offset))[(int64_t)slot * (int)conv.m.n_col + channel] = x[TAPS - 1];
     return silu_of(sum);
 }
 
-static __device__ __forceinline__ void put_channel(int r, float x, struct rows_shared *shared) {
-    int part = threadIdx.x / PART, i = threadIdx.x % PART;
-    float *to = part < 2 ? shared->raw[r] + part * PART : part == 2 ? shared->value[r] : shared->z[r];
-    to[i] = x;
+// What this thread has of the chunk's rows: a channel of c, as it is or what the convolution makes of it, in all rows,
+// and one of values in some.
+template <bool CONV, bool WHOLE, int BLOCKS>
+static __device__ __forceinline__ void
+take_channels(const struct tensor &from, const struct conv_job &conv, const struct delta_shape &s, char *run,
+              const struct chunk &chunk, const struct head_place &h, int t, struct rows_shared<BLOCKS> *shared) {
+    constexpr int COLUMNS = columns<BLOCKS>(), AHEAD = BLOCKS > 1 ? CHUNK : 2;
+    int ring_rows = CONV ? conv.ring_rows : CHUNK, row0 = t / COLUMNS * ROWS;
+    int own = key_channel(s, h, t), column = value_channel<BLOCKS>(s, h, t);
+    float x[TAPS - 1 + AHEAD], y[TAPS - 1 + ROWS];
+    load_channel<WHOLE, AHEAD>(from, chunk.row, 0, 0, chunk.n, own, x + TAPS - 1);
+    load_channel<WHOLE, TAPS - 1 + ROWS>(from, chunk.row + row0 - (TAPS - 1), TAPS - 1,
+                                         max(TAPS - 1 - row0 - chunk.first, 0), chunk.n - row0 + TAPS - 1, column, y);
+    copies_wait<0>();
+    __syncthreads();
+    int at = 2 * DELTA_MAX_DIM + t % COLUMNS, slot = chunk.ring_slot + row0;
+    if (slot >= ring_rows) slot -= ring_rows;
+    if (CONV && chunk.first == 0)
+#pragma unroll
+        for (int j = 0; j + 1 < TAPS; j++)
+            if (row0 + j < TAPS - 1) y[j] = shared->tap[row0 + j][at];
+#pragma unroll 1
+    for (int r = row0; r < min(row0 + ROWS, chunk.n); r++) {
+        shared->value[r][t % COLUMNS] = convolve<CONV>(conv, run, slot, column, column >= 0, shared->weight[at], y);
+#pragma unroll
+        for (int j = 0; j + 1 < TAPS - 1 + ROWS; j++) y[j] = y[j + 1];
+        slot = slot + 1 == ring_rows ? 0 : slot + 1;
+    }
+    if (t >= 2 * DELTA_MAX_DIM) return;
+    bool stores = own >= 0 && h.is_first;
+    slot = chunk.ring_slot;
+#pragma unroll
+    for (int j = 0; j + 1 < TAPS; j++) x[j] = CONV ? shared->tap[j][t] : 0.0f;
+    float4 weight = CONV ? shared->weight[t] : make_float4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int r = 0; r < chunk.n; r++) {
+        shared->raw[r][t] = convolve<CONV>(conv, run, slot, own, stores, weight, x);
+#pragma unroll
+        for (int j = 0; j + 1 < TAPS - 1 + AHEAD; j++) x[j] = x[j + 1];
+        if (AHEAD < CHUNK)
+            load_channel<WHOLE, 1>(from, chunk.row + r + AHEAD, 0, 0, chunk.n - r - AHEAD, own, x + TAPS - 2 + AHEAD);
+        slot = slot + 1 == ring_rows ? 0 : slot + 1;
+    }
+#pragma unroll
+    for (int j = 0; j + 1 < TAPS; j++)
+        if (CONV) shared->tap[j][t] = x[j];
 }
 
-// What this thread has of the chunk's rows: a channel of c, as it is or what the convolution makes of it, or one of z.
-template <bool CONV>
-static __device__ __forceinline__ void
-take_channels(const struct tensor &from, const struct conv_job &conv, const struct lane_entry &lane,
-              const struct chunk &chunk, int64_t channel, bool stores, struct taps *taps, struct rows_shared *shared) {
-    constexpr int AHEAD = CHUNK / 2;
-    bool convolves = CONV && threadIdx.x < 3 * PART;
-    int slot = CONV ? chunk.position % conv.ring_rows : 0;
+// ---- behind the state ----
+
+// Keys of the chunk, for the log.
+template <int BLOCKS>
+static __device__ __forceinline__ void log_keys(const struct delta_shape &s, char *run, const struct chunk &chunk,
+                                                const struct head_place &h, int t,
+                                                const struct rows_shared<BLOCKS> *shared) {
+    int x = t % DELTA_MAX_DIM;
+    if (!h.is_first || x >= s.key_dim) return;
 #pragma unroll 1
-    for (int first = 0; first < chunk.n; first += AHEAD) {
-        float x[AHEAD];
+    for (int r = t / DELTA_MAX_DIM; r < chunk.n; r += all_threads<BLOCKS>() / DELTA_MAX_DIM)
+        delta_log_k(s, run, log_slot(s, chunk, r), h.key_head)[x] = shared->k[r][padded(x)];
+}
+
+// Of this warp's row, if it has one: normed and gated outputs, and planes of them.
+template <bool WHOLE, int BLOCKS>
+static __device__ __forceinline__ void
+finish_row(const struct delta_job &job, const struct delta_shape &s, const struct plane_rows &planes,
+           const struct chunk &chunk, const struct head_place &h, int t, struct rows_shared<BLOCKS> *shared) {
+    int own = t / 32 - first_finisher<BLOCKS>(), r = own * BLOCKS + h.rank, lane = t % 32;
+    if (own < 0 || r >= chunk.n) return;
+    int turn = chunk.first / CHUNK;
+    if (BLOCKS > 1) wait_for_bytes(&shared->arrived[turn % 2], turn / 2 % 2);
+    float4 o = ((const float4 *)shared->out[out_of_row<BLOCKS>(chunk, r)])[lane];
+    float4 norm = ((const float4 *)shared->norm)[lane], gate = ((const float4 *)shared->gate[own])[lane];
+    bool exists = WHOLE || lane * 4 < s.value_dim;
+    if (!exists) o = make_float4(0, 0, 0, 0);
+    // Squares of eight columns at a time are added as a tree, those sums one after another.
+    float eight = __fadd_rn(__fadd_rn(__fmul_rn(o.x, o.x), __fmul_rn(o.y, o.y)),
+                            __fadd_rn(__fmul_rn(o.z, o.z), __fmul_rn(o.w, o.w)));
+    float squares = 0;
+    eight += __shfl_xor_sync(0xffffffffu, eight, 1);
 #pragma unroll
-        for (int r = 0; r < AHEAD; r++)
-            x[r] = first + r < chunk.n && channel >= 0 ? tensor_load(from, chunk.row0 + first + r, channel) : 0.0f;
-#pragma unroll
-        for (int r = 0; r < AHEAD; r++) {
-            if (first + r >= chunk.n) break;
-            if (convolves) x[r] = convolve(conv, lane, slot, channel, stores, x[r], taps);
-            put_channel(first + r, x[r], shared);
-            slot = slot + 1 == conv.ring_rows ? 0 : slot + 1;
-        }
+    for (int k = 0; k < DELTA_MAX_DIM / 8; k++) squares += __shfl_sync(0xffffffffu, eight, 2 * k);
+    float inverse = rsqrtf(squares / (float)s.value_dim + job.eps);
+    o = make_float4(o.x * inverse * norm.x * gate.x, o.y * inverse * norm.y * gate.y, o.z * inverse * norm.z * gate.z,
+                    o.w * inverse * norm.w * gate.w);
+    int64_t row = chunk.row + r;
+    int col = h.head * s.value_dim + lane * 4;
+    if (WHOLE) {
+        *(float4 *)element_at(job.out, (int)row, col) = o;
+        if (planes.x == NULL) return;
+        struct planes at = planes_of_row(planes, row); // a head is a unit
+        plane_store<PLANES_TILE>(o, 0, at.x + h.head * (PLANES_TILE * PLANES_UNIT_X), at.notes + h.head * PLANES_TILE);
+        if (h.head == 0 && lane == 0) planes.factors[row] = 1;
+    } else if (exists) {
+        tensor_store(job.out, row, col, o.x);
+        tensor_store(job.out, row, col + 1, o.y);
+        tensor_store(job.out, row, col + 2, o.z);
+        tensor_store(job.out, row, col + 3, o.w);
     }
 }
 
-// WHOLE: the usual number of keys and values, so that nothing asks whether there is one more.
+// WHOLE: the usual number of keys and values, so that nothing asks whether there is one more, and rows of fp32 that can
+// be loaded four elements at a time.
 template <bool WHOLE> static __device__ __forceinline__ struct delta_shape shape_of(struct delta_shape s) {
     if (WHOLE) s.key_dim = s.value_dim = DELTA_MAX_DIM;
     return s;
 }
 
-// CONV: c is made of conv.m.
-template <bool CONV, bool WHOLE>
-static __global__ void __launch_bounds__(THREADS, 2)
-    delta_rows_kernel(const __grid_constant__ delta_job job, const __grid_constant__ conv_job conv) {
-    __shared__ __align__(16) struct rows_shared shared;
-    let_next_start();
-    const struct delta_shape s = shape_of<WHOLE>(job.shape);
-    const struct lane_entry lane = job.batch.lanes[blockIdx.y];
-    int head = blockIdx.x, col = threadIdx.x % COLUMNS;
-    int64_t channel = channel_of(s, head);
-    bool stores = channel >= 0 && (threadIdx.x >= 2 * DELTA_MAX_DIM || head % s.r == 0);
-    float v[KEYS];
-    struct taps taps;
-    open_state(s, lane, head, &shared, v);
-    if (CONV) open_taps(conv, lane, channel, &taps);
-    float norm = col < s.value_dim ? job.out_norm[col] : 0.0f;
-    bool is_gate = threadIdx.x >= 3 * PART;
-    if (is_gate) channel = col < s.value_dim ? (int64_t)head * s.value_dim + col : -1;
-    bool changed = fold_pending(s, lane, head, &shared, v);
-    wait_for_earlier();
-    if (changed) store_state(s, delta_state(s, lane.run, head), v);
-    for (int first = 0; first < lane.n_row; first += CHUNK) {
-        struct chunk chunk = {min(CHUNK, lane.n_row - first), lane.position + first, lane.row0 + first};
-        int row = THREADS - 1 - (int)threadIdx.x; // whose gates this thread makes
-        float a = row < chunk.n ? tensor_load(job.a, chunk.row0 + row, head) : 0.0f;
-        float b = row < chunk.n ? tensor_load(job.b, chunk.row0 + row, head) : 0.0f;
-        float neg_a = row < chunk.n ? job.neg_a[head] : 0.0f, dt_bias = row < chunk.n ? job.dt_bias[head] : 0.0f;
-        __syncthreads(); // the rows before have been read
-        take_channels<CONV>(is_gate ? job.z
-                            : CONV  ? conv.m
-                                    : job.c,
-                            conv, lane, chunk, channel, stores, &taps, &shared);
-        if (row < chunk.n) delta_gates_of(a, b, neg_a, dt_bias, &shared.g[row], &shared.beta[row]);
-        __syncthreads();
-        take_units(s, chunk, &shared);
-        __syncthreads();
-        run_rows(s, lane.run, chunk, head, &shared, v);
-        log_keys(s, lane.run, chunk, head, &shared);
-        __syncthreads();
-        store_outputs(job, s, chunk, head, norm, &shared);
+template <int BLOCKS> static __device__ __forceinline__ struct head_place head_of_block(const struct delta_shape &s) {
+    int head = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS, key_head = head / s.r;
+    return (struct head_place){head, key_head, rank, rank == 0 && key_head * s.r == head};
+}
+
+// Four outputs' gates of the row that this warp is to finish.
+template <bool WHOLE> static __device__ __forceinline__ float4 load_gates(const struct tensor &z, int row, int col) {
+    if (WHOLE) return *(const float4 *)element_at(z, row, col);
+    return make_float4(tensor_load(z, row, col), tensor_load(z, row, col + 1), tensor_load(z, row, col + 2),
+                       tensor_load(z, row, col + 3));
+}
+
+// What is there at once of a chunk's rows: channels, gates of rows and of outputs, then units. c: CONV makes it.
+template <bool CONV, bool WHOLE, int BLOCKS>
+static __device__ __forceinline__ void
+take_rows(const struct delta_job &job, const struct conv_job &conv, const struct delta_shape &s, char *run,
+          const struct chunk &chunk, const struct head_place &h, int t, struct rows_shared<BLOCKS> *shared) {
+    int row = all_threads<BLOCKS>() - 1 - t, own = t / 32 - first_finisher<BLOCKS>(), col = t % 32 * 4;
+    bool gates = row < chunk.n, finishes = own >= 0 && own * BLOCKS + h.rank < chunk.n;
+    float a = 0, b = 0, z[4] = {};
+    if (gates) {
+        a = load_element<WHOLE>(job.a, chunk.row + row, h.head);
+        b = load_element<WHOLE>(job.b, chunk.row + row, h.head);
+    }
+    if (finishes && (WHOLE || col < s.value_dim))
+        *(float4 *)z = load_gates<WHOLE>(job.z, chunk.row + own * BLOCKS + h.rank, h.head * s.value_dim + col);
+    int n_own = (chunk.n + BLOCKS - 1 - h.rank) / BLOCKS; // rows that this block finishes
+    if (BLOCKS > 1 && t == 0 && n_own > 0)
+        expect_bytes(&shared->arrived[chunk.first / CHUNK % 2], n_own * DELTA_MAX_DIM * (int)sizeof(float));
+    take_channels<CONV, WHOLE, BLOCKS>(CONV ? conv.m : job.c, conv, s, run, chunk, h, t, shared);
+    if (gates) {
+        float g, beta;
+        delta_gates_of(a, b, shared->neg_a[row], shared->dt_bias[row], &g, &beta);
+        shared->g[row] = g;
+        shared->beta[row] = beta;
+        if (h.rank == 0) *delta_log_g(s, run, log_slot(s, chunk, row), h.head) = g;
+    }
+    __syncthreads();
+    take_units<BLOCKS>(s, chunk, t, shared);
+    if (!finishes) return;
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {
+        shared->gate[own][col + i] = delta_gate(job, z[0]);
+        z[0] = z[1];
+        z[1] = z[2];
+        z[2] = z[3];
     }
 }
 
-static __global__ void __launch_bounds__(THREADS)
-    delta_commit_kernel(struct delta_shape shape, struct lane_entry lane) {
-    __shared__ __align__(16) struct rows_shared shared;
+// CONV: c is made of conv.m.
+template <bool CONV, bool WHOLE, int BLOCKS>
+static __global__ void __launch_bounds__(all_threads<BLOCKS>(), 2)
+    delta_rows_kernel(const __grid_constant__ delta_job job, const __grid_constant__ conv_job conv,
+                      const __grid_constant__ plane_rows planes) {
+    __shared__ __align__(16) struct rows_shared<BLOCKS> shared;
+    int t = threadIdx.x;
+    let_next_start();
+    meet_begin<BLOCKS>(shared.arrived);
+    const struct delta_shape s = shape_of<WHOLE>(job.shape);
+    const struct lane_entry lane = job.batch.lanes[blockIdx.y];
+    const struct head_place h = head_of_block<BLOCKS>(s);
+    int ring_rows = CONV ? conv.ring_rows : CHUNK;
+    float *state = delta_state(s, lane.run, h.head), v[KEYS];
+    bool is_zero = lane.position == lane.n_pending;
+    // A whole state has more registers than there are: what some of it goes to memory for waits for it.
+    if (BLOCKS == 1)
+        near_state(s, state);
+    else
+        load_state<BLOCKS>(s, state, h.rank, is_zero, v);
+    struct chunk chunk = first_chunk(s, lane, ring_rows);
+    if (chunk.first < 0) fetch_log<BLOCKS>(s, lane, chunk, h, t, &shared);
+    fetch_first<CONV, WHOLE, BLOCKS>(job, conv, s, lane, h, chunk.ring_slot, &shared);
+    if (BLOCKS == 1) load_state<BLOCKS>(s, state, h.rank, is_zero, v);
+    meet_end<BLOCKS>();
+#pragma unroll 1
+    while (chunk.first < lane.n_row) {
+        asm volatile("" : "+r"(t)); // what follows from it is worked out anew: the state has the registers
+        bool is_new = chunk.first >= 0;
+        if (is_new) {
+            if (chunk.first == 0) wait_for_earlier();
+            take_rows<CONV, WHOLE, BLOCKS>(job, conv, s, lane.run, chunk, h, t, &shared);
+        } else {
+            copies_wait<0>();
+        }
+        __syncthreads();
+        run_rows<BLOCKS>(s, lane.run, chunk, h, &shared, v);
+        if (is_new) {
+            log_keys<BLOCKS>(s, lane.run, chunk, h, t, &shared);
+            if (BLOCKS == 1) __syncthreads();
+            finish_row<WHOLE, BLOCKS>(job, s, planes, chunk, h, t, &shared);
+        }
+        next_chunk(s, lane, ring_rows, &chunk);
+        if (chunk.first < lane.n_row) __syncthreads(); // the rows at hand have been read
+        if (chunk.first < 0) fetch_log<BLOCKS>(s, lane, chunk, h, t, &shared);
+        if (chunk.first == 0) store_state<BLOCKS>(s, state, h.rank, v);
+    }
+}
+
+static __global__ void __launch_bounds__(all_threads<1>())
+    delta_commit_kernel(struct delta_shape s, struct lane_entry lane) {
+    __shared__ __align__(16) struct rows_shared<1> shared;
     begin_kernel();
+    const struct head_place h = head_of_block<1>(s);
     float v[KEYS];
-    open_state(shape, lane, blockIdx.x, &shared, v);
-    if (fold_pending(shape, lane, blockIdx.x, &shared, v))
-        store_state(shape, delta_state(shape, lane.run, blockIdx.x), v);
+    load_state<1>(s, delta_state(s, lane.run, h.head), 0, lane.position == lane.n_pending, v);
+    struct chunk chunk = first_chunk(s, lane, 1);
+    while (chunk.first < 0) {
+        fetch_log<1>(s, lane, chunk, h, threadIdx.x, &shared);
+        copies_wait<0>();
+        __syncthreads();
+        run_rows<1>(s, lane.run, chunk, h, &shared, v);
+        __syncthreads();
+        next_chunk(s, lane, 1, &chunk);
+    }
+    store_state<1>(s, delta_state(s, lane.run, h.head), 0, v);
 }
 
 size_t need_delta(const struct device_limits *l) { return need_delta_prompt(l); }
 
-template <bool CONV>
+// ---- launches ----
+
+template <bool CONV, bool WHOLE, int BLOCKS>
+static void launch(struct cuda_device *d, const struct delta_job &job, int n_lane, const struct conv_job &conv,
+                   const struct plane_rows &planes) {
+    cudaLaunchAttribute with[2];
+    with[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    with[0].val.programmaticStreamSerializationAllowed = 1;
+    with[1].id = cudaLaunchAttributeClusterDimension;
+    with[1].val.clusterDim = {BLOCKS, 1, 1};
+    dim3 grid((unsigned)(job.shape.n_key_head * job.shape.r * BLOCKS), (unsigned)n_lane);
+    unsigned n_with = d->major < 9 ? 0 : BLOCKS > 1 ? 2 : 1;
+    cudaLaunchConfig_t config = {grid, dim3(all_threads<BLOCKS>()), 0, d->stream, with, n_with};
+    cuda_note(d, cudaLaunchKernelEx(&config, delta_rows_kernel<CONV, WHOLE, BLOCKS>, job, conv, planes), "delta, rows");
+    cuda_launched(d, "delta, rows");
+}
+
+// Two blocks a head, where there are processors for them: they come into clusters with compute capability 9.0.
+static bool shares_heads(const struct cuda_device *d, const struct delta_args *a, const struct batch_view *b) {
+    return d->major >= 9 && 4 * (int64_t)a->n_value_head * b->n_lane <= 3 * d->n_processors;
+}
+
 static void launch_rows(struct cuda_device *d, const struct delta_args *a, const struct batch_view *b,
-                        const struct conv_job &conv) {
-    dim3 grid((unsigned)a->n_value_head, (unsigned)b->n_lane);
-    bool whole = a->key_dim == DELTA_MAX_DIM && a->value_dim == DELTA_MAX_DIM;
-    auto kernel = whole ? delta_rows_kernel<CONV, true> : delta_rows_kernel<CONV, false>;
-    cuda_start(d, "delta, rows", kernel, grid, THREADS, 0, delta_job_of(a, b), conv);
+                        const struct conv_args *c) {
+    struct delta_job job = delta_job_of(a, b);
+    struct conv_job conv = c != NULL ? conv_job_of(c, b) : (struct conv_job){};
+    const struct tensor &from = c != NULL ? c->m : a->c;
+    bool whole = a->key_dim == DELTA_MAX_DIM && a->value_dim == DELTA_MAX_DIM && from.dtype == DTYPE_F32 &&
+                 a->a.dtype == DTYPE_F32 && a->b.dtype == DTYPE_F32 && rows_are_wide(a->z) && rows_are_wide(a->out) &&
+                 (uintptr_t)conv.weight % 16 == 0;
+    struct plane_rows planes = {}, leaves;
+    if (whole && b->n_row <= PLANES_HEADS && leave_planes(d, a->out, PLANES_UNIT, &leaves)) planes = leaves;
+    if (c == NULL)
+        (whole ? launch<false, true, 1> : launch<false, false, 1>)(d, job, b->n_lane, conv, planes);
+    else if (whole && shares_heads(d, a, b))
+        launch<true, true, 2>(d, job, b->n_lane, conv, planes);
+    else
+        (whole ? launch<true, true, 1> : launch<true, false, 1>)(d, job, b->n_lane, conv, planes);
 }
 
 void cuda_delta(struct device *base, const struct delta_args *a) {
     struct cuda_device *d = cuda_of(base);
     const struct batch_view *b = cuda_batch(d, a->batch);
     if (d->failure != cudaSuccess || b->n_row == 0) return;
-    must(a->key_dim <= DELTA_MAX_DIM && a->value_dim <= DELTA_MAX_DIM && a->key_dim % 16 == 0);
-    struct conv_job none = {};
+    must(a->key_dim <= DELTA_MAX_DIM && a->value_dim <= DELTA_MAX_DIM && a->key_dim % 16 == 0 && a->value_dim % 4 == 0);
     if (a->batch->form == FORM_PROMPT)
         delta_prompt(d, a, b);
     else
-        launch_rows<false>(d, a, b, none);
+        launch_rows(d, a, b, NULL);
 }
 
 bool cuda_conv_delta(struct device *base, const struct conv_delta_args *a) {
@@ -406,11 +479,11 @@ bool cuda_conv_delta(struct device *base, const struct conv_delta_args *a) {
     const struct batch_view *b = cuda_batch(d, a->delta.batch);
     if (d->failure != cudaSuccess || b->n_row == 0) return true;
     if (a->delta.batch->form != FORM_ROWS || a->conv.n_tap != TAPS || a->delta.key_dim > DELTA_MAX_DIM ||
-        a->delta.value_dim > DELTA_MAX_DIM)
+        a->delta.value_dim > DELTA_MAX_DIM || a->delta.value_dim % 4 != 0 || a->conv.m.dtype != DTYPE_F32)
         return false;
     // Rows before the batch must still be there when its own are stored.
     if (a->delta.batch->max_window + TAPS - 1 > a->conv.ring_rows) return false;
-    launch_rows<true>(d, &a->delta, b, conv_job_of(&a->conv, b));
+    launch_rows(d, &a->delta, b, &a->conv);
     return true;
 }
 
@@ -421,5 +494,6 @@ void cuda_delta_commit(struct device *base, const struct delta_commit_args *a) {
         a->n_key_head,   a->n_value_head, a->key_dim,       a->value_dim, a->n_value_head / a->n_key_head,
         a->state_offset, a->log_offset,   2 * a->max_window};
     struct lane_entry lane = {0, 0, a->lane->position, a->lane->n_pending, 0, 0, (char *)a->lane->run};
-    cuda_start(d, "delta, commit", delta_commit_kernel, dim3((unsigned)a->n_value_head), THREADS, 0, shape, lane);
+    cuda_start(d, "delta, commit", delta_commit_kernel, dim3((unsigned)a->n_value_head), all_threads<1>(), 0, shape,
+               lane);
 }
