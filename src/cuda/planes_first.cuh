@@ -48,4 +48,14 @@ __device__ __forceinline__ void make_first_planes(const struct plane_input &in, 
     }
 }
 
+// Those that whoever has written the row has left, from global memory: where a block's own lie.
+__device__ __forceinline__ void copy_first_planes(const struct plane_rows &from, int n_unit, const struct planes &p) {
+    constexpr int PIECES = PLANES_UNIT_X / 16;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < n_unit * PIECES; i += blockDim.x)
+        ((uint4 *)p.x)[i] = *(const uint4 *)(from.x + i / 8 * (PLANES_TILE * 128) + i % 8 * 16);
+    for (int i = threadIdx.x; i < n_unit; i += blockDim.x)
+        *(float4 *)(p.notes + i) = *(const float4 *)(from.notes + i * PLANES_TILE);
+}
+
 #endif

@@ -41,6 +41,12 @@ template <int MT, int NT, q4_place PLACE> struct q4_work {
         if (PLACE == PLANES_MADE) warm_planes(job.in, job.n_unit, warp, n_warp);
         wait_for_earlier();
         if (PLACE == PLANES_GLOBAL) return;
+        if (job.made) {
+            copy_first_planes(job.x, job.n_unit, own);
+            __syncthreads();
+            factor = job.x.factors[0];
+            return;
+        }
         make_first_planes(job.in, job.n_unit, own, warp, n_warp);
         __syncthreads();
         factor = plane_factor<1>(job.in, job.n_unit, own.notes);
