@@ -80,9 +80,13 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 find_box_encoder(void) {
     static void *found;
     void *encode = __atomic_load_n(&found, __ATOMIC_RELAXED);
     cudaDriverEntryPointQueryResult result;
-    if (encode == NULL && cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault,
-                                                           &result) == cudaSuccess)
-        __atomic_store_n(&found, encode, __ATOMIC_RELAXED);
+    if (encode != NULL) return (PFN_cuTensorMapEncodeTiled_v12000)encode;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &result) !=
+        cudaSuccess) {
+        cudaGetLastError(); // it must not be taken for that of a kernel
+        return NULL;
+    }
+    __atomic_store_n(&found, encode, __ATOMIC_RELAXED);
     return (PFN_cuTensorMapEncodeTiled_v12000)encode;
 }
 

@@ -208,18 +208,17 @@ static bool attention_wide_fits(const struct cuda_device *d, const struct attent
            (a->kv.dtype == DTYPE_E4M3 || find_box_encoder() != NULL);
 }
 
+// Whether the driver could describe what is to be brought, and it was started.
 template <bool E4M3>
-static void attention_wide(struct cuda_device *d, const struct attention_job &job, const struct lane *lane) {
+static bool attention_wide(struct cuda_device *d, const struct attention_job &job, const struct lane *lane) {
     size_t bytes = 1024 + sizeof(struct wide_shared<E4M3>);
     struct wide_boxes<E4M3> boxes;
-    if (!describe_prompt(job, lane, &boxes)) {
-        cuda_note(d, cudaErrorInvalidValue, "describe keys and values");
-        return;
-    }
+    if (!describe_prompt(job, lane, &boxes)) return false;
     cudaFuncSetAttribute(attention_wide_kernel<E4M3>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     dim3 grid((unsigned)job.n_head, (unsigned)ceil_div(lane->n_row, WIDE_ROWS));
     attention_wide_kernel<E4M3><<<grid, WIDE_THREADS, bytes, d->stream>>>(job, boxes);
     cuda_launched(d, "attention, prompt, wide");
+    return true;
 }
 
 template <int D, bool WHOLE> static void launch(struct cuda_device *d, const struct attention_job &job, int n_row) {
@@ -232,11 +231,10 @@ template <int D, bool WHOLE> static void launch(struct cuda_device *d, const str
 
 void attention_prompt(struct cuda_device *d, const struct attention_args *a, struct attention_job *job) {
     must(a->batch->n_lane == 1);
-    int n_row = a->batch->lanes[0].n_row;
-    if (attention_wide_fits(d, a, job)) {
-        (job->kv.dtype == DTYPE_E4M3 ? attention_wide<true> : attention_wide<false>)(d, *job, &a->batch->lanes[0]);
-        return;
-    }
+    const struct lane *lane = &a->batch->lanes[0];
+    int n_row = lane->n_row;
+    auto wide = job->kv.dtype == DTYPE_E4M3 ? attention_wide<true> : attention_wide<false>;
+    if (attention_wide_fits(d, a, job) && wide(d, *job, lane)) return;
     switch (a->head_dim) {
 #ifndef TF_ATTENTION_FLAT
     case 16: launch<16, false>(d, *job, n_row); break;

@@ -1,8 +1,8 @@
 // Owns what the files of the feed-forward block with experts share: rounds in which norm, router, shared expert and
 // experts are one operation (moe_args). The shared expert is one of the experts there, as the last pair of a row.
-//   moe_open.cu  logits, and with several rows the choice, the pairs listed by expert, and the rows in groups
+//   moe_open.cu  logits, and with many rows the choice, the pairs listed by expert, and the rows in groups
 //   moe_one.cu   a single row: gate and up with the choice before them; down with the sums
-//   moe_few.cu   a few rows: the same two, expert by expert
+//   moe_few.cu   a few rows, where there is room: the same two, expert by expert
 //   moe_many.cu  several rows, expert by expert
 // A row's bits are the same in all.
 #ifndef TF_CUDA_MOE_CUH
@@ -17,7 +17,7 @@
 #define MOE_TILE_PAIRS  2         // of an expert, at least
 #define MOE_MOST_LIST   (1 << 15) // pairs of a round
 #define MOE_FEW_ROWS    16        // at most
-#define MOE_FEW_ENTRY   24        // bytes of a list
+#define MOE_FEW_ENTRY   24        // bytes of a pair in the list
 
 struct moe_job {
     struct router_job router;  // of the rows before their norm

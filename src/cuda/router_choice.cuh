@@ -10,6 +10,8 @@
 template <int PER, int R, typename PUT>
 static __device__ __forceinline__ void choose_experts_of(const float *const logits[R], int n, int n_used,
                                                          float chosen[R], PUT put) {
+    // Code that runs once is waited for, so up to here it has no branches; with more of a row they cost registers.
+    constexpr bool SHORT = PER <= 8;
     int lane = threadIdx.x % 32;
     float p[R][PER];
     uint32_t key[R][PER];
@@ -25,14 +27,18 @@ static __device__ __forceinline__ void choose_experts_of(const float *const logi
         most = warp_max(most);
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            p[r][i] = expf(p[r][i] - most); // 0 of what is not there
+            p[r][i] = SHORT || lane + 32 * i < n ? expf(p[r][i] - most) : 0.0f; // 0 of what is not there
             sum += p[r][i];
         }
         sum = warp_sum(sum);
 #pragma unroll
         for (int i = 0; i < PER; i++) {
-            uint32_t bits = __float_as_uint(p[r][i] / sum) + 1; // no branch: code that runs once is waited for
-            key[r][i] = lane + 32 * i < n ? bits : 0;
+            if constexpr (SHORT) {
+                uint32_t bits = __float_as_uint(p[r][i] / sum) + 1;
+                key[r][i] = lane + 32 * i < n ? bits : 0;
+            } else {
+                key[r][i] = lane + 32 * i < n ? __float_as_uint(p[r][i] / sum) + 1 : 0;
+            }
         }
         chosen[r] = 0;
     }

@@ -86,7 +86,8 @@ struct delta_args {
 };
 
 // Folds a lane's pending rows into its state (as FORM_ROWS would) and writes it, so that the state can be saved or
-// compared.
+// compared. A device's `begin` stands between it and rows of that lane, which may read the state before earlier
+// operations of their own batch have ended.
 struct delta_commit_args {
     const struct lane *lane;
     int max_window, n_key_head, n_value_head, key_dim, value_dim;
