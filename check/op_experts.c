@@ -137,6 +137,10 @@ static void run_router(struct run *r) {
     router_case(r, &(struct experts_case){FORM_ROWS, 1, 16, 1, 256, 0, bf16, q8, false}, false);
     router_case(r, &(struct experts_case){FORM_PROMPT, 200, 16, 4, 128, 0, q8, q8, false}, false);
     router_case(r, &(struct experts_case){FORM_PROMPT, 65, 16, 16, 512, 0, bf16, q8, false}, true);
+    // The most experts of which a lane of a warp has no more than eight.
+    router_case(r, &(struct experts_case){FORM_ROWS, 9, 256, 8, 320, 0, q8, q8, false}, false);
+    router_case(r, &(struct experts_case){FORM_ROWS, 5, 256, 8, 96, 0, bf16, q8, false}, true);
+    router_case(r, &(struct experts_case){FORM_PROMPT, 70, 256, 8, 320, 0, q8, q8, false}, false);
     router_case(r, &(struct experts_case){FORM_ROWS, 9, 258, 8, 320, 0, q8, q8, false}, false);
     router_case(r, &(struct experts_case){FORM_PROMPT, 70, 258, 8, 320, 0, q8, q8, false}, false);
 }
