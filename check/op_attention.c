@@ -26,7 +26,7 @@ struct attention_data {
     int n_row, row0[KV_MAX_LANES];
     float *q, *qg;
     struct kv_rows stored[KV_MAX_LANES];
-    struct weight product; // of wide heads' rows, in rounds; else there is none
+    struct weight product; // of rows whose heads are multiples of 128, in rounds; else there is none
 };
 
 // Vectors of e4m3, of many sizes so that no scale can stand for another, and now and then of zeros.
@@ -66,7 +66,7 @@ static struct attention_data make_data(struct run *r, const struct attention_cas
     data.qg = values_normal(r, 82, 2 * n, 1, d->activation);
     struct weight_spec product = {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, PRODUCTS, c->n_head * c->head_dim};
     double *values;
-    if (c->form == FORM_ROWS && c->head_dim == 256) data.product = values_weight(r, 83, &product, &values);
+    if (c->form == FORM_ROWS && c->head_dim % 128 == 0) data.product = values_weight(r, 83, &product, &values);
     return data;
 }
 
@@ -257,6 +257,7 @@ static void rows_cases(struct run *r, enum dtype kv) {
                    &(struct attention_case){FORM_ROWS, 6, 2, 16, 1, 4, {{0, 5}, {63, 1}, {64, 2}, {1022, 4}}, 0});
     attention_case(r, kv, &(struct attention_case){FORM_ROWS, 4, 4, 64, 8, 2, {{127, 3}, {300, 1}}, 0});
     attention_case(r, kv, &(struct attention_case){FORM_ROWS, 6, 1, 256, 3, 2, {{511, 3}, {65, 1}}, 0});
+    attention_case(r, kv, &(struct attention_case){FORM_ROWS, 6, 2, 128, 3, 3, {{511, 3}, {65, 1}, {1500, 4}}, 0});
     attention_case(r, kv, &(struct attention_case){FORM_ROWS, 2, 1, 64, 2, 1, {{4094, 5}}, 0});
 }
 
