@@ -8,14 +8,6 @@
 
 // ---- the device's side ----
 
-// Arrives, and lets the phase wait for so many bytes more.
-static __device__ __forceinline__ void arrive_expecting(uint64_t *b, uint32_t n_byte) {
-#if HAS_WGMMA
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(n_byte)
-                 : "memory");
-#endif
-}
-
 // Starts a copy of the box whose first key is row `slot` of a head's in a page. Heads are counted keys first.
 static __device__ __forceinline__ void bring_box(void *to, const CUtensorMap *map, int slot, int head, int page,
                                                  uint64_t *b) {

@@ -16,7 +16,7 @@ static __device__ __forceinline__ void fetch_box(const struct attention_job &job
     int buffer = tile % 2 * 2 + half, head = kv_head + half * job.n_kv_head;
     if (tile >= 2) barrier_wait(&s->empty[buffer], (tile / 2 - 1) & 1);
     if (threadIdx.x % 32 == 0) {
-        arrive_expecting(&s->full[buffer], WIDE_TILE);
+        barrier_arrive_expecting(&s->full[buffer], WIDE_TILE);
         bring_box(s->tiles[buffer], whole ? &boxes.whole : &boxes.last, whole ? w.slot : 0, head, whole ? w.page : 0,
                   &s->full[buffer]);
     }

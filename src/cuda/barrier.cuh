@@ -1,5 +1,6 @@
-// Owns the barriers by which warps that fetch and warps that multiply wait for each other, and how a warpgroup leaves
-// its registers to others. All of it wants compute capability 9.0.
+// Owns the barriers by which warps that fetch and warps that multiply wait for each other, and blocks for what another
+// sends; and how a warpgroup leaves its registers to others. Waiting, and phases that count bytes, want compute
+// capability 9.0 or a later one; what is for matrix instructions of warpgroups, or with them, 9.0 itself.
 #ifndef TF_CUDA_BARRIER_CUH
 #define TF_CUDA_BARRIER_CUH
 
@@ -23,9 +24,16 @@ __device__ __forceinline__ void barrier_arrive_copies(uint64_t *b) {
 }
 // Before a thread ends that has started copies.
 __device__ __forceinline__ void copies_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Arrives, and lets the phase wait for so many bytes more.
+__device__ __forceinline__ void barrier_arrive_expecting(uint64_t *b, uint32_t n_byte) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(n_byte)
+                 : "memory");
+#endif
+}
 // Waits until the phase of this parity is over.
 __device__ __forceinline__ void barrier_wait(uint64_t *b, unsigned parity) {
-#if HAS_WGMMA
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     uint32_t done;
     do {
         asm volatile("{.reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;}"

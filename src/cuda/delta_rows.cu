@@ -266,7 +266,7 @@ finish_row(const struct delta_job &job, const struct delta_shape &s, const struc
     int own = t / 32 - first_finisher<BLOCKS>(), r = own * BLOCKS + h.rank, lane = t % 32;
     if (own < 0 || r >= chunk.n) return;
     int turn = chunk.first / CHUNK;
-    if (BLOCKS > 1) wait_for_bytes(&shared->arrived[turn % 2], turn / 2 % 2);
+    if (BLOCKS > 1) barrier_wait(&shared->arrived[turn % 2], turn / 2 % 2);
     float4 o = ((const float4 *)shared->out[out_of_row<BLOCKS>(chunk, r)])[lane];
     float4 norm = ((const float4 *)shared->norm)[lane], gate = ((const float4 *)shared->gate[own])[lane];
     bool exists = WHOLE || lane * 4 < s.value_dim;
@@ -332,7 +332,7 @@ take_rows(const struct delta_job &job, const struct conv_job &conv, const struct
         *(float4 *)z = load_gates<WHOLE>(job.z, chunk.row + own * BLOCKS + h.rank, h.head * s.value_dim + col);
     int n_own = (chunk.n + BLOCKS - 1 - h.rank) / BLOCKS; // rows that this block finishes
     if (BLOCKS > 1 && t == 0 && n_own > 0)
-        expect_bytes(&shared->arrived[chunk.first / CHUNK % 2], n_own * DELTA_MAX_DIM * (int)sizeof(float));
+        barrier_arrive_expecting(&shared->arrived[chunk.first / CHUNK % 2], n_own * DELTA_MAX_DIM * (int)sizeof(float));
     take_channels<CONV, WHOLE, BLOCKS>(CONV ? conv.m : job.c, conv, s, run, chunk, h, t, shared);
     if (gates) {
         float g, beta;

@@ -3,6 +3,7 @@
 #ifndef TF_CUDA_DELTA_SHARE_CUH
 #define TF_CUDA_DELTA_SHARE_CUH
 
+#include "cuda/barrier.cuh"
 #include "cuda/delta.cuh"
 
 #define KEYS   32 // of a thread
@@ -22,7 +23,9 @@ template <int BLOCKS> __host__ __device__ constexpr int first_finisher() {
 
 // Of the rows at hand, new ones or such of the log.
 template <int BLOCKS> struct rows_shared {
-    uint64_t arrived[2]; // barriers of the outputs of rows that the block finishes: chunks take turns
+    // Barriers of the outputs of rows that the block finishes: chunks take turns. A barrier's second phase, of odd
+    // parity, comes with a third chunk: in windows of more than 2 CHUNK rows alone.
+    uint64_t arrived[2];
     float q[CHUNK][PADDED], k[CHUNK][PADDED];
     float raw[CHUNK][2 * DELTA_MAX_DIM];   // queries and keys
     float value[CHUNK][columns<BLOCKS>()]; // of the log: d
@@ -78,12 +81,11 @@ struct head_place {
 
 // ---- two blocks that share a head: compute capability 9.0 ----
 
-// Before anything is sent to the other block: it has begun, and waits for `n_arrival` at each barrier.
+// Before anything is sent to the other block: it has begun, and its barriers wait for one arrival each.
 template <int BLOCKS> static __device__ __forceinline__ void meet_begin(uint64_t barriers[2]) {
 #if __CUDA_ARCH__ >= 900
     if (BLOCKS == 1) return;
-    if (threadIdx.x < 2)
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barriers + threadIdx.x)) : "memory");
+    if (threadIdx.x < 2) barrier_open(&barriers[threadIdx.x], 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
@@ -91,14 +93,6 @@ template <int BLOCKS> static __device__ __forceinline__ void meet_begin(uint64_t
 template <int BLOCKS> static __device__ __forceinline__ void meet_end() {
 #if __CUDA_ARCH__ >= 900
     if (BLOCKS > 1) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-
-// One thread of the block that gets them.
-static __device__ __forceinline__ void expect_bytes(uint64_t *barrier, int bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-                 : "memory");
 #endif
 }
 
@@ -110,18 +104,6 @@ static __device__ __forceinline__ void send(float *to, uint64_t *barrier, int ra
         " st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %3, [at];}" ::"r"(shared_address(to)),
         "r"(shared_address(barrier)), "r"(rank), "r"(__float_as_uint(x))
         : "memory");
-#endif
-}
-
-static __device__ __forceinline__ void wait_for_bytes(uint64_t *barrier, unsigned parity) {
-#if __CUDA_ARCH__ >= 900
-    uint32_t done;
-    do {
-        asm volatile("{.reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;}"
-                     : "=r"(done)
-                     : "r"(shared_address(barrier)), "r"(parity)
-                     : "memory");
-    } while (!done);
 #endif
 }
 
