@@ -192,7 +192,7 @@ template <int WARPS> static __device__ __forceinline__ void walk_on(struct few_w
 
 // M sets are a piece. A half of them is of the one and a half of the other matrix, or of the places behind each other.
 template <int WORDS, int M, int WARPS, int STAGES> struct few_stream {
-    static constexpr int NOTE = M / 2 * SET_SCALES, BYTES = M * (SET_CODES + 2 * SET_SCALES);
+    static constexpr int BYTES = M * (SET_CODES + 2 * SET_SCALES);
     static constexpr int RING = WARPS * STAGES * BYTES;
 
     const struct few_tile<WORDS> *tile;
