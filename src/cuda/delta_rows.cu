@@ -86,7 +86,7 @@ static __device__ __forceinline__ struct warp_vector load_vector(const float *fr
 static __device__ __forceinline__ float vector_product(const struct warp_vector &a, const struct warp_vector &b) {
     float sum = 0;
 #pragma unroll
-    for (int k = 0; k < DELTA_MAX_DIM / 32; k++) sum += a.v[k] * b.v[k];
+    for (int k = 0; k < DELTA_MAX_DIM / 32; k++) sum = fmaf(a.v[k], b.v[k], sum);
     return warp_sum(sum);
 }
 
