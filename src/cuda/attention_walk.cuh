@@ -1,4 +1,4 @@
-// Owns how warps that fetch go from tile to tile of a prompt's lane, whose pages hold whole tiles.
+// Owns how warps that fetch codes go from tile to tile of a prompt's lane, whose pages hold whole tiles.
 #ifndef TF_CUDA_ATTENTION_WALK_CUH
 #define TF_CUDA_ATTENTION_WALK_CUH
 
@@ -9,7 +9,7 @@
 // asked for when the last of them is entered, so that they have a page's time to come.
 struct tile_walk {
     const char *keys;        // this thread's first piece of the tile's keys
-    const float *scale;      // of e4m3: what this thread brings of the tile's scales
+    const float *scale;      // what this thread brings of the tile's scales
     int64_t piece, of_scale; // where both lie in a page whose first tile it is
     int tile, held;
 };
@@ -46,9 +46,9 @@ static __device__ __forceinline__ void begin_walk(const struct attention_job &jo
 }
 
 static __device__ __forceinline__ void walk_on(const struct attention_job &job, const int32_t *pages, int end,
-                                               int tile_bytes, struct tile_walk *w) {
+                                               struct tile_walk *w) {
     w->tile++;
-    w->keys += tile_bytes;
+    w->keys += WIDE_TILE / 2;
     w->scale += CUDA_TILE_KEYS;
 #ifndef TF_ATTENTION_FLAT
     int key0 = w->tile * CUDA_TILE_KEYS;

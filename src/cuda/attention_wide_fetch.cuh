@@ -115,7 +115,7 @@ static __device__ __forceinline__ void fetch_tiles(const struct attention_job &j
     float scale = scaled < end ? *w.scale : 0;
     fetch_codes(at, 0, w.keys, end);
     fetch_codes(at, 1, w.keys + v_offset, end);
-    walk_on(job, pages, end, WIDE_TILE / 2, &w);
+    walk_on(job, pages, end, &w);
 #pragma unroll 1
     for (int tile = 0; tile < n_tile; tile++) {
         int buffer = tile % 2 * 2, n_next = end - (tile + 1) * CUDA_TILE_KEYS;
@@ -130,7 +130,7 @@ static __device__ __forceinline__ void fetch_tiles(const struct attention_job &j
             if (half == 0) scale = scaled < n_next ? *w.scale : 0;
             fetch_codes(at, half, w.keys + half * v_offset, n_next);
         }
-        walk_on(job, pages, end, WIDE_TILE / 2, &w);
+        walk_on(job, pages, end, &w);
     }
     copies_wait_all();
 }
