@@ -58,7 +58,7 @@ static bool launch(struct cuda_device *d, struct gated_job *job) {
 
 // A row's bits are the same in each, and those of linear and swiglu.
 static bool choose(struct cuda_device *d, struct gated_job *job) {
-    if (job->product.n_row == 1) return launch<2, 1, PLANES_MADE, 2, 4, 1, LOAD_NEAR>(d, job);
+    if (job->product.n_row == 1) return launch<2, 1, PLANES_OWN, 2, 4, 1, LOAD_NEAR>(d, job);
     return launch<3, 4, PLANES_GLOBAL, 1, 4, 1, LOAD_AHEAD>(d, job);
 }
 

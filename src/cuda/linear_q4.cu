@@ -36,9 +36,9 @@ static bool launch(struct cuda_device *d, struct q4_job *job) {
 
 // A row's bits are the same in each. What needs much shared memory comes before what fits everywhere; n: processors.
 static bool one_row(struct cuda_device *d, struct q4_job *job, int64_t n_out, int64_t n) {
-    if (n_out > 16 * n && n_out <= 48 * n) return launch<1, 1, PLANES_MADE, 3, 3, 1, LOAD_NEAR, true>(d, job);
+    if (n_out > 16 * n && n_out <= 48 * n) return launch<1, 1, PLANES_OWN, 3, 3, 1, LOAD_NEAR, true>(d, job);
     // The delta rule starts beside it, and has its state by the time that it is done.
-    return n_out > 96 * n && launch<2, 1, PLANES_MADE, 2, 4, 1, LOAD_NEAR, true, 2>(d, job);
+    return n_out > 96 * n && launch<2, 1, PLANES_OWN, 2, 4, 1, LOAD_NEAR, true, 2>(d, job);
 }
 
 // With long sums two blocks beside each other are faster: the next launch finds room when one of them is done.
@@ -75,7 +75,7 @@ void linear_q4(struct cuda_device *d, struct q4_job *job) {
     int64_t n_out = 0, n_row = job->n_row, n = d->n_processors;
     for (int p = 0; p < job->n_part; p++) n_out += job->part[p].w.n_out;
     if (n_row == 1 && one_row(d, job, n_out, n)) return;
-    if (n_row == 1 && launch<1, 1, PLANES_MADE, 2, 4, 2, LOAD_NEAR, false>(d, job)) return;
+    if (n_row == 1 && launch<1, 1, PLANES_OWN, 2, 4, 2, LOAD_NEAR, false>(d, job)) return;
     if (!job->made) make_plane_rows(d, job->in, job->x);
     job->made = true;
     if (roomy(d, job, n_out)) return;

@@ -8,37 +8,37 @@
 #include "cuda/tile_q4.cuh"
 
 // Where a block has its rows' planes: in global memory; or, of a single row, in its own shared memory, where it makes
-// them.
-enum q4_place { PLANES_GLOBAL, PLANES_MADE };
+// them or copies them to.
+enum q4_place { PLANES_GLOBAL, PLANES_OWN };
 
 // Columns that a block's sums and planes have room for, and rows of a tile of planes.
 template <int NT, q4_place PLACE> __host__ __device__ constexpr int q4_columns() {
-    return PLACE == PLANES_MADE ? 1 : 4 * NT;
+    return PLACE == PLANES_OWN ? 1 : 4 * NT;
 }
 template <q4_place PLACE> __host__ __device__ constexpr int q4_plane_rows() {
-    return PLACE == PLANES_MADE ? 1 : PLANES_TILE;
+    return PLACE == PLANES_OWN ? 1 : PLANES_TILE;
 }
 
 template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES> static inline size_t q4_block_bytes(int n_unit) {
-    int own = PLACE == PLANES_MADE ? n_unit * (PLANES_UNIT_X + (int)sizeof(struct plane_note)) : 0;
+    int own = PLACE == PLANES_OWN ? n_unit * (PLANES_UNIT_X + (int)sizeof(struct plane_note)) : 0;
     return (size_t)(TEAMS * q4_team_bytes<MT, NT, STAGES>(q4_columns<NT, PLACE>()) + own);
 }
 
 template <int MT, int NT, q4_place PLACE> struct q4_work {
     const struct q4_job &job;
-    struct planes own; // PLANES_MADE
-    float factor;      // PLANES_MADE
+    struct planes own; // PLANES_OWN
+    float factor;      // PLANES_OWN
     int t0;            // the first column's row
 
     __device__ __forceinline__ int n_column(int tile) const {
-        return PLACE == PLANES_MADE ? 1 : min((int)job.n_row - t0, 4 * NT);
+        return PLACE == PLANES_OWN ? 1 : min((int)job.n_row - t0, 4 * NT);
     }
     __device__ __forceinline__ struct q4_matrix matrix(int tile, int place) const {
         return q4_matrix_in<MT>(job, tile, place);
     }
     __device__ __forceinline__ void begin() {
         int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
-        if (PLACE == PLANES_MADE) warm_planes(job.in, job.n_unit, warp, n_warp);
+        if (PLACE == PLANES_OWN) warm_planes(job.in, job.n_unit, warp, n_warp);
         wait_for_earlier();
         if (PLACE == PLANES_GLOBAL) return;
         if (job.made) {
@@ -63,7 +63,7 @@ template <int MT, int NT, q4_place PLACE> struct q4_work {
     }
     // What the sums of column n are multiplied with.
     __device__ __forceinline__ float factor_of(int n) const {
-        return PLACE == PLANES_MADE ? factor : job.x.factors[t0 + n];
+        return PLACE == PLANES_OWN ? factor : job.x.factors[t0 + n];
     }
     __device__ __forceinline__ void store(int tile, int m, int n, float sum) const {
         if (m >= job.tile_outputs) return;
