@@ -26,11 +26,14 @@ static void say_streams(struct buffer *b, const struct engine_info *i) {
                       p->parallel, plural(p->parallel), p->context, p->n_pages, p->page_rows, pages_gib, fixed_mib);
     } else {
         int64_t others = p->n_pages - p->window_pages;
-        buffer_printf(b,
-                      "a lane with a window of %d tokens set aside (%.2f GiB) and %d more taking %" PRId64 " page%s of "
-                      "%d rows (%.2f GiB) as they need them with %.2f MiB fixed each",
-                      p->context, (double)p->window_bytes / GIB, p->parallel - 1, others, plural(others), p->page_rows,
-                      (double)(others * p->page_bytes) / GIB, fixed_mib);
+        buffer_printf(b, "a lane with a window of %d tokens set aside (%.2f GiB)", p->context,
+                      (double)p->window_bytes / GIB);
+        if (p->parallel > 1)
+            buffer_printf(b,
+                          " and %d more taking %" PRId64 " page%s of %d rows (%.2f GiB) as they need them with %.2f "
+                          "MiB fixed each",
+                          p->parallel - 1, others, plural(others), p->page_rows, (double)(others * p->page_bytes) / GIB,
+                          fixed_mib);
     }
     buffer_printf(b, ", %s keys and values", kv_name(i->kv));
 }

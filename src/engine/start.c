@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #define WINDOW_PAGE_ROWS 256  // windows are made of pages too, of the size that kernels are best at
-#define STAGING_RUNS     4    // states that a prompt pass can keep with windows, until they are in host memory
+#define STAGING_RUNS     4    // states that prompt passes can keep when lanes hold all they may, until they are written
 #define GRID_ROWS        8192 // through long prompts a state is kept at multiples of it
 #define EXPECT_NS        ((int64_t)120000000000) // a request waits no longer for a prefix that another one computes
 
@@ -145,7 +145,7 @@ static enum status make_plan(struct engine *e, struct error *error) {
         .run_bytes = model_run_bytes(e->model, max_window(e), e->device->activation),
         .page_rows = limits.page_rows,
         .max_window = max_window(e),
-        .n_staging = !on_pages(e) && o->cache_bytes != 0 ? STAGING_RUNS : 0,
+        .n_staging = o->cache_bytes != 0 ? STAGING_RUNS : 0,
         .windows = !on_pages(e),
         .pages_all = o->pages_all,
         .parallel = o->parallel,

@@ -71,9 +71,17 @@ static enum status plan_windows(const struct plan_request *r, int64_t left, int3
     return STATUS_OK;
 }
 
+// What the window that is set aside may take. Where nobody said how long it is to be, it leaves other lanes as much as
+// it takes itself, and prompt passes the room for what they keep; unless it would be too short to serve anybody.
+static int64_t room_for_window(const struct plan_request *r, int64_t left, int32_t most) {
+    if (r->context > 0 || r->pages_all) return left;
+    int64_t room = (left - r->n_staging * r->run_bytes) / (r->parallel > 1 ? 2 : 1);
+    return longest_context(r, room, 1, most) < minimum(most, SHORTEST_CONTEXT) ? left : room;
+}
+
 static enum status plan_pages(const struct plan_request *r, int64_t left, int32_t most, struct plan *p,
                               struct error *e) {
-    enum status s = choose_context(r, left, 1, most, &p->context, e);
+    enum status s = choose_context(r, room_for_window(r, left, most), 1, most, &p->context, e);
     if (s != STATUS_OK) return s;
     p->window_bytes = stream_bytes(r, p->context);
     left -= left % POOL_ALIGN;
@@ -82,7 +90,11 @@ static enum status plan_pages(const struct plan_request *r, int64_t left, int32_
     int64_t most_lanes = r->pages_all ? left / least : 1 + (left - p->window_bytes) / least;
     p->parallel = (int32_t)minimum(r->parallel, most_lanes);
     p->n_run = p->parallel + PLAN_KEPT_RUNS;
-    p->pool_bytes = p->window_bytes < left / p->parallel ? p->window_bytes * p->parallel : left;
+    int64_t claims = p->window_bytes < left / p->parallel ? p->window_bytes * p->parallel : left;
+    // Beyond all that lanes could claim there is always room to keep a prompt; where they could claim everything, kept
+    // prompts live in what they do not.
+    p->parts[PLAN_STAGING] = minimum(r->n_staging, (left - claims) / r->run_bytes) * r->run_bytes;
+    p->pool_bytes = claims + p->parts[PLAN_STAGING];
     return STATUS_OK;
 }
 
@@ -128,7 +140,7 @@ static enum status plan_beside_cache(const struct plan_request *r, int64_t left,
 // ---- the whole ----
 
 enum status plan_make(const struct plan_request *r, struct plan *out, struct error *e) {
-    must(r->parallel > 0 && r->page_rows > 0 && r->page_bytes > 0 && r->run_bytes >= 0 && r->context >= 0);
+    must(r->parallel > 0 && r->page_rows > 0 && r->page_bytes > 0 && r->run_bytes > 0 && r->context >= 0);
     int32_t most = (int32_t)minimum(r->context_max, PLAN_CONTEXT_MAX);
     if (r->context > most)
         return error_set(e, STATUS_LIMIT, "--context %d is more than the %d tokens that this model can take",

@@ -25,11 +25,11 @@ struct plan_request {
     int64_t graph_bytes;
     int64_t page_bytes, run_bytes; // multiples of 256
     int32_t page_rows, max_window;
-    int32_t n_staging; // runs beside the lanes', in which windows capture what the prompt cache keeps; pages need none
+    int32_t n_staging; // runs beside the lanes', in which passes capture what the prompt cache keeps; pages: at most
 
     bool windows, pages_all;
     int32_t parallel;
-    int32_t context;     // 0: the longest that fits
+    int32_t context;     // 0: the longest that fits; with one window set aside for many lanes, into half of the room
     int32_t context_max; // of the checkpoint
 
     int64_t cache_bytes; // the prompt cache's tier in host memory; PLAN_CACHE_DEFAULT; 0: off
@@ -42,7 +42,7 @@ enum plan_part {
     PLAN_SCRATCH,
     PLAN_LOGITS,
     PLAN_GRAPHS,
-    PLAN_STAGING, // runs for the prompt cache, in the pool with windows
+    PLAN_STAGING, // runs for the prompt cache in the pool, beyond all that lanes could claim
     PLAN_RUNS,    // of all lanes
     PLAN_PAGES,   // of all windows, or what is left of the pool beside the lanes' runs
     PLAN_CACHE,   // the host tier, where host memory is the device's; else 0

@@ -80,6 +80,15 @@ def test_next_turns_resume(server):
             assert m["tokenfold_prompt_rows_resumed_total"] >= seen[-1]
 
 
+def test_a_prompt_that_fills_the_pool_is_kept(server):
+    del server
+    for pages in ("0", "256"):
+        with serving("--parallel", "1", "--context", "1000", TF_QWEN_KV_PAGES=pages) as s:
+            for turn in range(2):
+                body = s.post("/v1/completions", {"prompt": list(range(5, 805 + 64 * turn))})[2]
+            assert cached(body) >= 768, (pages, body["usage"])
+
+
 def test_keys_apart(server):
     def ask(s, key):
         return cached(s.post("/v1/chat/completions", {"messages": turns(["Hello."]), "max_tokens": 2},

@@ -222,8 +222,59 @@ static void test_the_pool_is_what_lanes_could_claim_or_what_is_left(void **state
         r.kv_cap = 0;
         r.context = 0;
         assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
-        assert_true(p.window_bytes <= p.left_bytes && p.context <= 262144);
-        assert_true(p.context == 262144 || p.window_bytes + r.page_bytes > p.left_bytes);
+        assert_int_equal(p.context, 262144); // 3.02 GiB of 6.22
+        assert_int_equal(p.parallel, 8);
+    }
+}
+
+// Who names no context gets the longest that leaves as much to the other lanes, and to prompts that are kept.
+static void test_a_context_that_nobody_named(void **state) {
+    (void)state;
+    struct plan_request r = on_pages(false);
+    struct plan p, windows;
+    r.context = 0;
+    for (int staging = 0; staging < 3; staging += 2)
+        for (int parallel = 1; parallel < 9; parallel++) {
+            r.kv_cap = GIB;
+            r.n_staging = staging;
+            r.parallel = parallel;
+            assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+            int64_t room = (p.left_bytes - staging * r.run_bytes) / (parallel > 1 ? 2 : 1);
+            assert_true(p.window_bytes <= room && p.window_bytes + r.page_bytes > room);
+            assert_int_equal(p.parallel, parallel);
+            r.windows = true;
+            assert_int_equal(plan_make(&r, &windows, NULL), STATUS_OK);
+            assert_true(parallel > 2 ? p.context > windows.context : p.context == windows.context);
+            r.windows = false;
+        }
+    r.kv_cap = 40 * MIB; // half of it holds no window: one lane has it all
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_int_equal(p.parallel, 1);
+    assert_true(p.window_bytes + r.page_bytes > p.left_bytes);
+    r.pages_all = true; // nothing is set aside
+    r.kv_cap = GIB;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_true(p.window_bytes + r.page_bytes > p.left_bytes);
+}
+
+// Lanes that hold all they may leave runs for prompts that are kept, as far as there is memory.
+static void test_staging_beside_pages(void **state) {
+    (void)state;
+    for (int all = 0; all < 2; all++) {
+        struct plan_request r = on_pages(all);
+        struct plan p;
+        r.n_staging = 3;
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+        assert_int_equal(p.parts[PLAN_STAGING], 3 * 20 * MIB);
+        assert_int_equal(p.pool_bytes, 8 * p.window_bytes + 3 * 20 * MIB);
+        assert_int_equal(p.n_pages, 8 * 17);
+        r.kv_cap = 8 * p.window_bytes + 50 * MIB;
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+        assert_int_equal(p.parts[PLAN_STAGING], 2 * 20 * MIB);
+        r.kv_cap = 300 * MIB; // less than the lanes could claim
+        assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+        assert_int_equal(p.parts[PLAN_STAGING], 0);
+        assert_int_equal(p.pool_bytes, 300 * MIB);
     }
 }
 
@@ -315,7 +366,7 @@ static void test_plans_can_be_followed(void **state) {
         r.parallel = 1 + (int32_t)(random_bits(5, i, 6) % 40);
         r.context = random_bits(5, i, 7) % 4 ? 2 + (int32_t)(random_bits(5, i, 8) % 3000) : 0;
         r.kv_cap = 1 + (int64_t)(random_bits(5, i, 9) % (uint64_t)(64 * MIB));
-        r.n_staging = r.windows ? (int32_t)(random_bits(5, i, 10) % 4) : 0;
+        r.n_staging = (int32_t)(random_bits(5, i, 10) % 4);
         struct plan p;
         if (plan_make(&r, &p, NULL) != STATUS_OK) continue;
         n_made++;
@@ -382,6 +433,8 @@ int main(void) {
         cmocka_unit_test(test_weights_alone_too_large),
         cmocka_unit_test(test_numbers_of_any_size),
         cmocka_unit_test(test_the_pool_is_what_lanes_could_claim_or_what_is_left),
+        cmocka_unit_test(test_a_context_that_nobody_named),
+        cmocka_unit_test(test_staging_beside_pages),
         cmocka_unit_test(test_the_shortest_window),
         cmocka_unit_test(test_the_prompt_cache_in_the_plan),
         cmocka_unit_test(test_counts_of_streams),
