@@ -34,7 +34,7 @@ struct bench {
     char numbers[16][32]; // of the servers' flags
     double bandwidth;
     char what[512];
-    char overrides[512]; // settings of the environment; "": every arm is a URL
+    char settings[640]; // of the environment; "": every arm is a URL
     char about[ARMS_MAX * ARM_SETTINGS_TEXT + 1024];
 };
 
@@ -170,7 +170,10 @@ static enum status measure_memory(struct bench *b, struct error *e) {
     if (s != STATUS_OK) return s;
     bool is_own = device->memory != NULL;
     s = options_read_profile(b->o, b->dir, device, &unused, &profile, e);
-    if (s == STATUS_OK) snprintf(b->overrides, sizeof b->overrides, "%s", profile.overrides);
+    // Rounds taken where streams had windows without being told are none of this base.
+    if (s == STATUS_OK)
+        snprintf(b->settings, sizeof b->settings, "%s, pages of %d%s", profile.overrides, profile.page_rows,
+                 profile.share ? " shared" : "");
     if (s == STATUS_OK && is_own) s = bandwidth_measure_device(device, &b->bandwidth, e);
     snprintf(b->what, sizeof b->what, "%s on %s%s", b->dir, device->name, b->fresh ? ", fresh servers" : "");
     device_free(device);
@@ -186,7 +189,7 @@ static void describe(struct bench *b) {
                      b->what, TF_VERSION, o->kv_dtype, (long long)o->context, (long long)o->parallel,
                      (long long)o->memory_bytes, (long long)o->kv_memory_bytes, isnan(o->cache_gib) ? -1 : o->cache_gib,
                      (long long)o->pass_rows, (long long)o->window, o->force_kept, o->drafter, o->drafter_bits,
-                     (long long)o->mtp_drafts, o->no_drafts ? ", no drafts" : "", b->overrides);
+                     (long long)o->mtp_drafts, o->no_drafts ? ", no drafts" : "", b->settings);
     for (int i = 2; i < b->n_arms && n < (int)sizeof b->about; i++) {
         char text[ARM_SETTINGS_TEXT];
         arm_write(&b->arms[i], text);

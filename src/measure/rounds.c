@@ -52,7 +52,9 @@ static enum status measure_cell(const struct target *t, const struct cell *c, ui
     char name[CELL_TEXT];
     cell_name(c, name);
     return error_set(e, STATUS_IO,
-                     "%s could not be measured: one reply ended before all had begun; ask for longer ones", name);
+                     "%s could not be measured: one reply ended before all had begun; ask for longer ones, or for "
+                     "fewer streams where memory makes them wait",
+                     name);
 }
 
 // One arm's cells [first, last).

@@ -27,10 +27,10 @@ static const struct profile_setting settings[PROFILE_N_SETTING] = {
                              "a line is appended to it for each prompt pass, with its logits' hash"},
 };
 
-// Windows and no sharing, until pages are shown to cost nothing for a model and backend.
+// Pages where they are shown to cost nothing for a model and backend, else windows; sharing by the same rule.
 static const struct profile_unset unset[PROFILE_N_FAMILY][PROFILE_N_BACKEND] = {
-    [PROFILE_QWEN_DENSE] = {[PROFILE_CPU] = {0, false}, [PROFILE_CUDA] = {0, false}},
-    [PROFILE_QWEN_MOE] = {[PROFILE_CPU] = {0, false}, [PROFILE_CUDA] = {0, false}},
+    [PROFILE_QWEN_DENSE] = {[PROFILE_CPU] = {0, false}, [PROFILE_CUDA] = {256, false}},
+    [PROFILE_QWEN_MOE] = {[PROFILE_CPU] = {0, false}, [PROFILE_CUDA] = {256, false}},
     [PROFILE_OTHER] = {[PROFILE_CPU] = {0, false}, [PROFILE_CUDA] = {0, false}},
 };
 

@@ -54,19 +54,21 @@ def check_shape(folder, kib, kib_mtp, most_run_mib, *drafts):
     fp8 = plan(folder, *gpu, "--kv-dtype", "fp8", "--context", 131072)
     check(kib * 512 < fp8["position_bytes"] < kib * 512 * 1.02, f"{folder}: {fp8['position_bytes']} bytes in fp8")
     # More windows than fit are refused, with numbers that do fit and are the largest that do.
-    done = call("plan", folder, *gpu, "--parallel", 64, "--context", 131072)
+    windows = {"TF_QWEN_KV_PAGES": "0"}
+    done = call("plan", folder, *gpu, "--parallel", 64, "--context", 131072, **windows)
     found = re.search(r"need (\S+) GiB and (\S+) GiB are left: use --parallel (\d+) or --context (\d+)", done.stderr)
     check(done.returncode == 1 and found is not None, f"{folder}: refused with {done.stderr!r}")
     n, context = int(found[3]), int(found[4])
-    plan(folder, *gpu, "--parallel", n, "--context", 131072)
-    plan(folder, *gpu, "--parallel", 64, "--context", context)
-    check(call("plan", folder, *gpu, "--parallel", n + 1, "--context", 131072).returncode == 1, "one window more")
-    check(call("plan", folder, *gpu, "--parallel", 64, "--context", context + 1).returncode == 1, "one token more")
-    # On pages the count is a cap: all 64 have a lane, and the pool is what is left.
-    p = plan(folder, *gpu, "--parallel", 64, "--context", 131072, TF_QWEN_KV_PAGES="256")
+    check(plan(folder, *gpu, "--parallel", n, "--context", 131072, **windows)["lanes"] == "windows", "as many windows")
+    plan(folder, *gpu, "--parallel", 64, "--context", context, **windows)
+    for more in (("--parallel", n + 1, "--context", 131072), ("--parallel", 64, "--context", context + 1)):
+        check(call("plan", folder, *gpu, *more, **windows).returncode == 1, f"{folder}: windows of {more}")
+    # On pages, which a GPU has unless it is told otherwise, the count is a cap: all 64 have a lane, and the pool is
+    # what is left.
+    p = plan(folder, *gpu, "--parallel", 64, "--context", 131072)
+    check(p["lanes"] == "pages" and p["page_rows"] == 256 and p["overrides"] == "none", f"{folder}: {p['lanes']}")
     check(p["parallel"] == 64 and p["window_set_aside"] and p["pool_bytes"] == 88 * GIB, f"{folder}: on pages")
-    p = plan(folder, *gpu, "--parallel", 100000 // 25, "--context", 131072, TF_QWEN_KV_PAGES="256",
-             TF_QWEN_KV_PAGES_ALL="1")
+    p = plan(folder, *gpu, "--parallel", 100000 // 25, "--context", 131072, TF_QWEN_KV_PAGES_ALL="1")
     check(0 < p["parallel"] < 4000 and not p["window_set_aside"], f"{folder}: no more lanes than runs")
 
 

@@ -105,7 +105,8 @@ def test_props_and_overrides(server):
     assert status == 200 and body["overrides"] == "none", body
     assert body["sentence"] in server.log and "registered overrides: none" in server.log
     streams = body["plan"]["streams"]
-    assert streams["kind"] == "windows" and streams["parallel"] == 4
+    kind = "windows" if body["plan"]["memory"]["shared_with_host"] else "pages"  # of the CPU, and of a GPU
+    assert streams["kind"] == kind and streams["parallel"] == 4
     with serving(TF_QWEN_KV_PAGES="96", TF_QWEN_KV_PAGES_ALL="1") as s:
         body = s.ask("GET", "/props")[2]
         assert body["overrides"] == "TF_QWEN_KV_PAGES=96, TF_QWEN_KV_PAGES_ALL=1"

@@ -68,7 +68,7 @@ static void for_each(void (*check)(const struct profile_context *)) {
 static void check_unset(const struct profile_context *c) {
     struct profile p = must_read(c);
     struct profile_unset u = profile_unset(c->family, c->backend);
-    assert_int_equal(u.page_rows, 0);
+    assert_int_equal(u.page_rows, c->backend == PROFILE_CUDA ? 256 : 0);
     assert_false(u.share);
     assert_int_equal(p.page_rows, u.page_rows);
     assert_int_equal(p.share, u.share);
@@ -90,15 +90,13 @@ static void check_pages(const struct profile_context *c) {
     static const struct {
         const char *text;
         int32_t rows;
-        const char *overrides;
+        const char *override;
     } good[] = {
-        {"0", 0, "none"},
-        {"1", 1, "TF_QWEN_KV_PAGES=1"},
-        {"64", 64, "TF_QWEN_KV_PAGES=64"},
-        {"96", 96, "TF_QWEN_KV_PAGES=96"},
-        {"256", 256, "TF_QWEN_KV_PAGES=256"},
-        {"4096", 4096, "TF_QWEN_KV_PAGES=4096"},
+        {"0", 0, "TF_QWEN_KV_PAGES=0"},       {"1", 1, "TF_QWEN_KV_PAGES=1"},
+        {"64", 64, "TF_QWEN_KV_PAGES=64"},    {"96", 96, "TF_QWEN_KV_PAGES=96"},
+        {"256", 256, "TF_QWEN_KV_PAGES=256"}, {"4096", 4096, "TF_QWEN_KV_PAGES=4096"},
     };
+    int32_t unset = profile_unset(c->family, c->backend).page_rows;
     static const char *const bad[] = {"",     " ",       "-1",    "4097", "4294967297", "99999999999999999999",
                                       "x",    "256x",    "2 56",  " 256", "256 ",       "+256",
                                       "0256", "00",      "256.0", "1e2",  "0x10",       "on",
@@ -107,7 +105,7 @@ static void check_pages(const struct profile_context *c) {
         set(PROFILE_KV_PAGES, good[i].text);
         struct profile p = must_read(c);
         assert_int_equal(p.page_rows, good[i].rows);
-        assert_string_equal(p.overrides, good[i].overrides);
+        assert_string_equal(p.overrides, good[i].rows == unset ? "none" : good[i].override);
         assert_int_equal(p.n_notes, 0);
         assert_false(p.pages_all || p.share);
     }
@@ -124,25 +122,26 @@ static void test_pages(void **state) {
 
 // ---- TF_QWEN_KV_PAGES_ALL ----
 
+// With pages of a size that is no default.
 static void check_all(const struct profile_context *c) {
     static const char *const off[] = {"2", "-1", "+1", "01", "10", "4096", "99999999999999999999"};
     static const char *const bad[] = {"", " ", "on", "true", "yes", "1 ", " 1", "1.0", "x", "-", "1x"};
-    set(PROFILE_KV_PAGES, "256");
+    set(PROFILE_KV_PAGES, "128");
     set(PROFILE_KV_PAGES_ALL, "1");
     struct profile p = must_read(c);
     assert_true(p.pages_all);
-    assert_string_equal(p.overrides, "TF_QWEN_KV_PAGES=256, TF_QWEN_KV_PAGES_ALL=1");
+    assert_string_equal(p.overrides, "TF_QWEN_KV_PAGES=128, TF_QWEN_KV_PAGES_ALL=1");
     assert_int_equal(p.n_notes, 0);
     set(PROFILE_KV_PAGES_ALL, "0");
     p = must_read(c);
     assert_false(p.pages_all);
-    assert_string_equal(p.overrides, "TF_QWEN_KV_PAGES=256");
+    assert_string_equal(p.overrides, "TF_QWEN_KV_PAGES=128");
     assert_int_equal(p.n_notes, 0);
     for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
         set(PROFILE_KV_PAGES_ALL, off[i]);
         p = must_read(c);
         assert_false(p.pages_all);
-        assert_string_equal(p.overrides, "TF_QWEN_KV_PAGES=256");
+        assert_string_equal(p.overrides, "TF_QWEN_KV_PAGES=128");
         assert_int_equal(p.n_notes, 1);
         char start[64];
         snprintf(start, sizeof start, "TF_QWEN_KV_PAGES_ALL=%s ", off[i]);
@@ -157,12 +156,13 @@ static void check_all(const struct profile_context *c) {
 static void check_all_with_windows(const struct profile_context *c) {
     static const char *const windows[] = {NULL, "0"};
     for (int i = 0; i < 2; i++) {
+        bool pages = windows[i] == NULL && profile_unset(c->family, c->backend).page_rows > 0;
         set(PROFILE_KV_PAGES, windows[i]);
         set(PROFILE_KV_PAGES_ALL, "1");
         struct profile p = must_read(c);
-        assert_false(p.pages_all);
-        assert_int_equal(p.page_rows, 0);
-        assert_true(has_note(&p, "TF_QWEN_KV_PAGES_ALL=1 ", "no effect"));
+        assert_int_equal(p.pages_all, pages);
+        assert_int_equal(p.page_rows > 0, pages);
+        assert_int_equal(has_note(&p, "TF_QWEN_KV_PAGES_ALL=1 ", "no effect"), !pages);
     }
 }
 
@@ -176,14 +176,21 @@ static void test_pages_all(void **state) {
 
 static void check_share(const struct profile_context *c) {
     static const char *const bad[] = {"", "2", "-1", "on", "true", "01", "00", "+1", " 1", "1 ", "1.0", "x", "10"};
-    static const struct {
+    bool pages = profile_unset(c->family, c->backend).page_rows > 0;
+    const struct {
         const char *pages;
         bool share;
         const char *why; // there is none
     } at_1[] = {
-        {NULL, false, "windows"}, {"0", false, "windows"}, {"1", true, NULL},
-        {"64", true, NULL},       {"256", true, NULL},     {"4096", true, NULL},
-        {"96", false, "4096"},    {"3", false, "4096"},    {"4095", false, "4096"},
+        {NULL, pages, pages ? NULL : "windows"},
+        {"0", false, "windows"},
+        {"1", true, NULL},
+        {"64", true, NULL},
+        {"256", true, NULL},
+        {"4096", true, NULL},
+        {"96", false, "4096"},
+        {"3", false, "4096"},
+        {"4095", false, "4096"},
     };
     for (size_t i = 0; i < sizeof at_1 / sizeof *at_1; i++) {
         set(PROFILE_KV_PAGES, at_1[i].pages);
