@@ -24,6 +24,7 @@ enum status recording_make(struct device *base, void (*work)(void *context), voi
     if (code == cudaSuccess) code = cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal);
     if (code == cudaSuccess) {
         work(context);
+        cuda_of(base); // sends what is put aside, which belongs to the work
         code = cudaStreamEndCapture(d->stream, &r->graph);
     }
     if (code == cudaSuccess) code = cudaGraphInstantiate(&r->replay, r->graph, 0);

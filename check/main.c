@@ -21,6 +21,7 @@ static const struct suite *const suites[] = {
     &suite_linear_prompt_terms,
     &suite_activated,
     &suite_gated,
+    &suite_series,
     &suite_qk_store,
     &suite_attention,
     &suite_attention_prompt,

@@ -86,6 +86,8 @@ static void run_gated(struct run *r) {
     gated_case(r, 16, 2048, 8192, true); // blocks with several tiles each
     gated_case(r, 1, 1024, 8192, false);
     gated_case(r, 9, 1024, 6144, true);
+    static const int few[] = {2, 4, 5, 8};
+    for (int i = 0; i < 4; i++) gated_case(r, few[i], 1152, 4224, i % 2 == 0);
 }
 
 static bool swapped(struct device *d, const struct linear_swiglu_args *a) {

@@ -2,48 +2,20 @@
 #ifndef TF_CUDA_COMMON_CUH
 #define TF_CUDA_COMMON_CUH
 
+#include "cuda/batch.cuh"
 #include "cuda/ops.cuh"
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#define CUDA_ALIGN       256 // of device memory
-#define CUDA_TILE_KEYS   64  // keys of an attention tile, at absolute positions
-#define CUDA_CHUNK_KEYS  512 // keys of a partial result in FORM_ROWS, at absolute positions
-#define CUDA_DELTA_ROWS  64  // rows of a delta-rule chunk, at absolute positions
-#define CUDA_ROW_PAD     128 // prepared rows are zeros up to a multiple of so many elements
-#define CUDA_TABLE_SLOTS 4   // uploads of batch tables that may be under way at once
-
-// A lane as kernels see it. part_base: chunk results of the lanes before it, for the rows form of attention.
-struct lane_entry {
-    int32_t row0, n_row, position, n_pending;
-    int64_t page_at; // of its first page in the table of all pages
-    int64_t part_base;
-    char *run;
-};
-
-struct keep_entry {
-    int32_t position;
-    char *run;
-};
-
-// The batch on the device.
-struct batch_view {
-    const struct lane_entry *lanes;
-    const int32_t *lane_of_row, *ids, *pages;
-    const struct keep_entry *keeps;
-    int32_t n_row, n_lane, n_keep, max_window, widest; // the pages of lane i begin at i * widest
-};
-
-// Uploads: each goes through its own slot of pinned memory, which is free again when its event has happened.
-struct upload_ring {
-    char *pinned, *device; // CUDA_TABLE_SLOTS times slot_bytes
-    size_t slot_bytes;
-    cudaEvent_t done[CUDA_TABLE_SLOTS];
-    int next;
-};
+#define CUDA_ALIGN      256 // of device memory
+#define CUDA_TILE_KEYS  64  // keys of an attention tile, at absolute positions
+#define CUDA_CHUNK_KEYS 512 // keys of a partial result in FORM_ROWS, at absolute positions
+#define CUDA_DELTA_ROWS 64  // rows of a delta-rule chunk, at absolute positions
+#define CUDA_ROW_PAD    128 // prepared rows are zeros up to a multiple of so many elements
 
 struct draw_state; // draw.cu
+struct series;     // series.cuh
 struct blas_state; // linear_expanded.cu
 
 // Copies on the device that wait for the next operation: copies.cu.
@@ -79,6 +51,7 @@ struct cuda_device {
     enum form form;               // of the batch
     struct left_rows left, found; // by this call of the table, and by the call before it
     struct draw_state *draw;
+    struct series *series;   // products that wait for the next operation
     struct blas_state *blas; // NULL: the library is not there
     size_t expanded_bytes;   // of scratch, for one matrix as bf16
     struct copy_entry copies[COPIES_MOST];
@@ -86,15 +59,24 @@ struct cuda_device {
     char name[384];
 };
 
-void copies_send(struct cuda_device *d); // what waits
+// What waits: of copies and of products one at most does.
+void copies_send(struct cuda_device *d);
+void series_send(struct cuda_device *d);
+
 // Every entry of the table comes through here: the runtime's current device belongs to a thread, and another than the
 // one that opened the device may use it. What a call leaves is there for the next call alone: nothing stale is found.
-static inline struct cuda_device *cuda_of(struct device *base) {
+// Before another product those that wait may go on waiting.
+static inline struct cuda_device *cuda_of_product(struct device *base) {
     struct cuda_device *d = (struct cuda_device *)base;
     cudaSetDevice(d->index);
     if (d->n_copy > 0) copies_send(d);
     d->found = d->left;
     d->left.data = NULL;
+    return d;
+}
+static inline struct cuda_device *cuda_of(struct device *base) {
+    struct cuda_device *d = cuda_of_product(base);
+    series_send(d);
     return d;
 }
 

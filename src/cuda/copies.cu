@@ -46,6 +46,8 @@ void cuda_copy(struct device *base, void *to, const void *from, size_t bytes) {
     struct cuda_device *d = (struct cuda_device *)base;
     struct copy_entry c = {(char *)to, (const char *)from, bytes};
     if (bytes == 0 || d->failure != cudaSuccess) return;
+    cudaSetDevice(d->index);
+    series_send(d);
     d->left.data = NULL; // what is put aside has not come through cuda_of, and may be written over what was left
     bool apart = d->n_copy < COPIES_MOST;
     for (int i = 0; i < d->n_copy && apart; i++) apart = are_apart(d->copies[i], c);

@@ -175,9 +175,11 @@ static void cuda_poison(struct device *base) {
 }
 
 static void cuda_destroy(struct device *base) {
-    struct cuda_device *d = cuda_of(base);
+    struct cuda_device *d = (struct cuda_device *)base;
+    cudaSetDevice(d->index);
     if (d->stream != NULL) cudaStreamSynchronize(d->stream);
     draw_close(d);
+    series_close(d);
     blas_close(d);
     upload_ring_close(&d->tables);
     upload_ring_close(&d->lists);
@@ -239,6 +241,7 @@ extern "C" enum status cuda_device_create(int index, struct device **out, struct
     cudaError_t code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaMalloc(&d->arrived, sizeof *d->arrived);
     if (code == cudaSuccess) code = cudaMemsetAsync(d->arrived, 0, sizeof *d->arrived, d->stream);
+    if (code == cudaSuccess && !series_open(d)) code = cudaErrorMemoryAllocation;
     if (code != cudaSuccess) {
         cuda_destroy(&d->base);
         return device_error(code, "be opened", e);

@@ -1,5 +1,6 @@
 // linear with gate and up, and swiglu of both, as one launch in rounds (work_q4.cuh). A tile has as many outputs of the
 // gate as of up, eight by turns, so that a thread has both sums of an activation.
+#include "cuda/series.cuh"
 #include "cuda/work_q4.cuh"
 
 #define MOST_SHARED (228 * 1024) // of a processor: what the largest of these launches is made for
@@ -56,40 +57,51 @@ static bool launch(struct cuda_device *d, struct gated_job *job) {
     return true;
 }
 
+static bool has_room(const struct cuda_device *d, int64_t n_row, int64_t n_in) {
+    size_t one = q4_block_bytes<2, 1, PLANES_OWN, 2, 4>((int)(n_in / PLANES_UNIT));
+    size_t many = q4_block_bytes<3, 4, PLANES_GLOBAL, 1, 4>(0);
+    return n_row == 1 ? q4_has_room(d, one) : n_row >= 9 && n_row <= 16 && q4_has_room(d, many);
+}
+
 // A row's bits are the same in each, and those of linear and swiglu.
 static bool choose(struct cuda_device *d, struct gated_job *job) {
     if (job->product.n_row == 1) return launch<2, 1, PLANES_OWN, 2, 4, 1, LOAD_NEAR>(d, job);
     return launch<3, 4, PLANES_GLOBAL, 1, 4, 1, LOAD_AHEAD>(d, job);
 }
 
-// Of two to eight rows the two operations are faster: swiglu leaves planes of its rows to the product behind it, which
-// otherwise is one more launch.
+// Two to eight rows are a link of a series, where that has room.
 static bool has_kernels(const struct cuda_device *d, const struct linear_swiglu_args *a) {
     const struct linear_args *l = &a->linear;
     int64_t n_row = l->x.n_row;
     if (l->n_parts != 2 || l->residual.data != NULL || l->form != FORM_ROWS) return false;
-    if (n_row != 1 && (n_row < 9 || n_row > 16)) return false;
     const struct weight *gate = l->part[0].w, *up = l->part[1].w;
     bool usual = is_usual_q4(weight_view_of(gate)) && is_usual_q4(weight_view_of(up)) && gate->n_out == up->n_out;
     bool wide =
         a->gated.out.dtype == DTYPE_F32 && l->part[0].out.dtype == DTYPE_F32 && l->part[1].out.dtype == DTYPE_F32;
-    return usual && wide && l->x.n_col / PLANES_UNIT >= Q4_WARPS && d->shared_bytes >= MOST_SHARED;
+    if (!usual || !wide || l->x.n_col / PLANES_UNIT < Q4_WARPS || d->shared_bytes < MOST_SHARED) return false;
+    return has_room(d, n_row, l->x.n_col) || series_has_room(d, n_row, l->x.n_col, 2 * gate->n_out);
+}
+
+void gated_q4(struct cuda_device *d, const struct q4_job *product, const struct tensor &out) {
+    struct gated_job job = {*product, out};
+    if (product->n_row > 1) make_plane_rows(d, product->in, product->x);
+    must(choose(d, &job));
 }
 
 bool cuda_linear_swiglu(struct device *base, const struct linear_swiglu_args *a) {
-    struct cuda_device *d = cuda_of(base);
+    struct cuda_device *d = cuda_of_product(base);
     const struct linear_args *l = &a->linear;
     if (!has_kernels(d, a)) return false;
     if (d->failure != cudaSuccess) return true;
-    struct gated_job job = {};
+    struct q4_job product = {};
     struct carver c = scratch_of(d);
-    carve_planes(&c, l->x.n_row, l->x.n_col, &job.product.x);
+    carve_planes(&c, l->x.n_row, l->x.n_col, &product.x);
     scratch_done(d, &c);
-    for (int p = 0; p < 2; p++) job.product.part[p] = (struct rows_part){weight_view_of(l->part[p].w), {}, 0};
-    job.product.in = plane_input_of(l->x, l->norm_weight, l->norm_eps);
-    job.product.n_unit = (int)(l->x.n_col / PLANES_UNIT);
-    job.product.n_row = l->x.n_row;
-    job.out = a->gated.out;
-    if (l->x.n_row > 1) make_plane_rows(d, job.product.in, job.product.x);
-    return choose(d, &job);
+    for (int p = 0; p < 2; p++) product.part[p] = (struct rows_part){weight_view_of(l->part[p].w), {}, 0};
+    product.n_part = 2;
+    product.in = plane_input_of(l->x, l->norm_weight, l->norm_eps);
+    product.n_unit = (int)(l->x.n_col / PLANES_UNIT);
+    product.n_row = l->x.n_row;
+    if (!series_add(d, &product, &a->gated.out)) gated_q4(d, &product, a->gated.out);
+    return true;
 }

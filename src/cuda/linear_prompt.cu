@@ -138,9 +138,10 @@ size_t need_linear(const struct device_limits *l) {
 }
 
 void cuda_linear(struct device *base, const struct linear_args *a) {
-    struct cuda_device *d = cuda_of(base);
+    bool rows = a->form == FORM_ROWS;
+    struct cuda_device *d = rows ? cuda_of_product(base) : cuda_of(base);
     if (d->failure != cudaSuccess || a->x.n_row == 0) return;
-    if (a->form == FORM_ROWS)
+    if (rows)
         linear_rows(d, a);
     else
         linear_prompt(d, a);

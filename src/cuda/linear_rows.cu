@@ -2,6 +2,7 @@
 // bits linear_q8.cuh. One launch for all parts whose weights are of one class.
 #include "cuda/linear.cuh"
 #include "cuda/linear_q8.cuh"
+#include "cuda/series.cuh"
 #include "cuda/tile_rows.cuh"
 
 struct rows_job {
@@ -110,12 +111,26 @@ static void take_rows(struct cuda_device *d, const struct linear_args *a, struct
     if (n_usual < a->n_parts) prepare_rows(d, a->x, a->norm_weight, a->norm_eps, x);
 }
 
+// Whether the product waits for what follows. All its parts are of the usual kind.
+static bool put_aside(struct cuda_device *d, const struct linear_args *a, struct q4_job *usual) {
+    for (int p = 0; p < a->n_parts; p++)
+        usual->part[p] = (struct rows_part){weight_view_of(a->part[p].w), a->part[p].out, 0};
+    usual->n_part = a->n_parts;
+    usual->n_unit = (int)(a->x.n_col / UNIT_INPUTS);
+    return series_add(d, usual, NULL);
+}
+
 void linear_rows(struct cuda_device *d, const struct linear_args *a) {
     struct rows_job job;
-    struct q4_job usual;
+    struct q4_job usual = {};
+    bool all_usual = true;
+    for (int p = 0; p < a->n_parts; p++) all_usual = all_usual && is_usual_q4(weight_view_of(a->part[p].w));
+    // First: other kinds have their rows prepared at once, and what waits may write those rows, and uses the scratch.
+    if (!all_usual) series_send(d);
     job.residual = usual.residual = a->residual;
     job.n_row = usual.n_row = a->x.n_row;
     take_rows(d, a, &usual, &job.x);
+    if (all_usual && put_aside(d, a, &usual)) return;
     bool done[LINEAR_MAX_PARTS] = {false};
     for (int first = 0; first < a->n_parts; first++) {
         if (done[first]) continue;

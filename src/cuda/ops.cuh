@@ -22,6 +22,8 @@ void draw_close(struct cuda_device *d);
 void draw_wait(struct cuda_device *d);    // for the newest draw
 void draw_deliver(struct cuda_device *d); // after a wait: results to where they were asked for
 
+bool series_open(struct cuda_device *d);
+void series_close(struct cuda_device *d);
 bool blas_open(struct cuda_device *d);
 void blas_close(struct cuda_device *d);
 size_t need_expanded(const struct device_limits *l);

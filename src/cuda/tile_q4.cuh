@@ -10,7 +10,7 @@
 template <int MT, int STAGES = Q4_STAGES> __host__ __device__ constexpr int q4_stage_bytes() {
     return Q4_WARPS * STAGES * q4_unit_bytes<MT>();
 }
-template <int MT, int NT, int STAGES = Q4_STAGES> __host__ __device__ static inline int q4_team_bytes(int n_column) {
+template <int MT, int NT, int STAGES = Q4_STAGES> __host__ __device__ constexpr int q4_team_bytes(int n_column) {
     return q4_stage_bytes<MT, STAGES>() +
            q4_part_buffers<MT, NT>() * Q4_WARPS * n_column * 16 * MT * (int)sizeof(float);
 }
