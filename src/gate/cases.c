@@ -25,7 +25,6 @@ struct script {
     double temperature;
     bool tools;
     const char *follows;
-    char resumes; // at which of that one's turns: 'f'irst, 'p'revious or 'l'ast
 };
 
 static const char near_text[] =
@@ -34,7 +33,7 @@ static const char near_text[] =
     "walnut, yellow, zigzag, anchor, barrel, cobweb, dagger, engine, feather, gravel, hammer, island, jacket, kettle, ";
 
 static const struct script scripts[] = {
-    {"chat", {{"system", system_text}, {"user", "When can I bring a book back on a Saturday?"}}, 0, false, NULL, 0},
+    {"chat", {{"system", system_text}, {"user", "When can I bring a book back on a Saturday?"}}, 0, false, NULL},
     {"second turn",
      {{"system", system_text},
       {"user", "When can I bring a book back on a Saturday?"},
@@ -42,14 +41,12 @@ static const struct script scripts[] = {
       {"user", "And can I read the newspaper there until then?"}},
      0,
      false,
-     "chat",
-     'l'},
+     "chat"},
     {"edited question",
      {{"system", system_text}, {"user", "How long may I keep a book, and how often can I renew it?"}},
      1,
      false,
-     "chat",
-     'p'},
+     "chat"},
     {"other chat, same system",
      {{"system", system_text},
       {"user", "Hello."},
@@ -59,15 +56,13 @@ static const struct script scripts[] = {
                "what do I do until then with the three books that I still have at home?"}},
      0,
      false,
-     "chat",
-     'f'},
+     "chat"},
     {"code",
      {{"user", "Write a C function that reverses a string in place:\n\n```c\nvoid reverse(char *s) {\n    size_t n = "
                "strlen(s);\n"}},
      1,
      false,
-     NULL,
-     0},
+     NULL},
     {"unicode",
      {{"user", "Übersetze: „Große Füße“ – 图书馆几点开门? Сколько стоит билет? "
                "🎉👩‍👩‍👧 "
@@ -75,9 +70,8 @@ static const struct script scripts[] = {
                "\u202e"}},
      0,
      false,
-     NULL,
-     0},
-    {"tool", {{"system", system_text}, {"user", "Is the map of 1880 lent out?"}}, 0.7, true, NULL, 0},
+     NULL},
+    {"tool", {{"system", system_text}, {"user", "Is the map of 1880 lent out?"}}, 0.7, true, NULL},
     {"tool result",
      {{"system", system_text},
       {"user", "Is the map of 1880 lent out?"},
@@ -85,10 +79,9 @@ static const struct script scripts[] = {
       {"tool", "{\"lent\": false, \"shelf\": \"M 12\"}"}},
      0,
      true,
-     "tool",
-     'l'},
-    {"near-duplicate one", {{"system", near_text}, {"user", "lemon, moment."}}, 0, false, NULL, 0},
-    {"near-duplicate two", {{"system", near_text}, {"user", "lemon, monkey."}}, 0, false, NULL, 0},
+     "tool"},
+    {"near-duplicate one", {{"system", near_text}, {"user", "lemon, moment."}}, 0, false, NULL},
+    {"near-duplicate two", {{"system", near_text}, {"user", "lemon, monkey."}}, 0, false, NULL},
 };
 
 #define N_SCRIPTS ((int)(sizeof scripts / sizeof *scripts))
@@ -126,13 +119,18 @@ static struct gate_case *add(struct maker *m, const char *name, int32_t *ids, in
     return c;
 }
 
-static int32_t turn_of(const struct gate_case *c, char which) {
-    int32_t at = which == 'f' ? c->turns.first : which == 'p' ? c->turns.previous : which == 'l' ? c->turns.last : 0;
-    return at / 64 * 64;
-}
-
-static void follow(struct maker *m, struct gate_case *c, char which) {
-    if (c->follows >= 0) c->resumes_at = turn_of(&m->out->list[c->follows], which);
+// It resumes at the last place kept of the one before that lies in what both have in common: that can be more than
+// whole turns, since all turns of a template begin alike.
+static void follow(struct maker *m, struct gate_case *c) {
+    if (c->follows < 0) return;
+    const struct gate_case *f = &m->out->list[c->follows];
+    const int32_t ends[] = {f->turns.first, f->turns.previous, f->turns.last > 0 ? f->turns.last : f->n - 1};
+    int32_t n = 0;
+    while (n < f->n && n < c->n - 1 && f->ids[n] == c->ids[n]) n++;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        int32_t kept = ends[i] / 64 * 64;
+        if (kept <= n && kept > c->resumes_at) c->resumes_at = kept;
+    }
 }
 
 // ---- conversations ----
@@ -176,7 +174,7 @@ static enum status add_script(struct maker *m, const struct script *script, stru
     c->temperature = script->temperature;
     c->turns = chat_find_turns(c->ids, c->n, m->turn_token);
     c->by_template = true;
-    follow(m, c, script->resumes);
+    follow(m, c);
     return STATUS_OK;
 }
 
@@ -238,25 +236,24 @@ static void add_id_cases(struct maker *m, struct error *e) {
         int32_t n_same, n_own;
         double temperature;
         struct chat_turns turns;
-        char resumes;
     } rows[] = {
-        {"chat", NULL, 0, 215, 0, {100, 100, 205}, 0},
-        {"second turn", "chat", 205, 130, 0, {100, 260, 330}, 'l'},
-        {"edited question", "chat", 100, 120, 1, {100, 100, 215}, 'p'},
-        {"other chat, same system", "chat", 100, 200, 0, {100, 240, 290}, 'f'},
-        {"a chunk less one", NULL, 0, 63, 0.7, {0}, 0},
-        {"a chunk", NULL, 0, 64, 0, {0}, 0},
-        {"a chunk and one", NULL, 0, 65, 1, {0}, 0},
-        {"near-duplicate one", NULL, 0, 330, 0, {0}, 0},
-        {"near-duplicate two", "near-duplicate one", 329, 1, 0, {0}, 0},
-        {"a page", NULL, 0, 256, 1, {0}, 0},
+        {"chat", NULL, 0, 215, 0, {100, 100, 205}},
+        {"second turn", "chat", 205, 130, 0, {100, 260, 330}},
+        {"edited question", "chat", 100, 120, 1, {100, 100, 215}},
+        {"other chat, same system", "chat", 100, 200, 0, {100, 240, 290}},
+        {"a chunk less one", NULL, 0, 63, 0.7, {0}},
+        {"a chunk", NULL, 0, 64, 0, {0}},
+        {"a chunk and one", NULL, 0, 65, 1, {0}},
+        {"near-duplicate one", NULL, 0, 330, 0, {0}},
+        {"near-duplicate two", "near-duplicate one", 329, 1, 0, {0}},
+        {"a page", NULL, 0, 256, 1, {0}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct gate_case *c = add_ids(m, rows[i].name, rows[i].follows, rows[i].n_same, rows[i].n_own, e);
         if (c == NULL) continue;
         c->temperature = rows[i].temperature;
         c->turns = rows[i].turns;
-        follow(m, c, rows[i].resumes);
+        follow(m, c);
     }
     struct gate_case *needle = add_ids(m, "needle", NULL, 0, m->context > 5100 ? 5000 : 3000, e);
     if (needle != NULL) needle->is_long = true;
@@ -270,9 +267,7 @@ static void add_long(struct maker *m, struct error *e) {
     static const struct {
         const char *name;
         int32_t at;
-        char which;
-    } followers[] = {
-        {"resumes near 4796", 4796, 'f'}, {"resumes near 8192", 8192, 'p'}, {"resumes near 8292", 8292, 'l'}};
+    } followers[] = {{"resumes near 4796", 4796}, {"resumes near 8192", 8192}, {"resumes near 8292", 8292}};
     struct gate_case *c = add_ids(m, "long", NULL, 0, 8300, e);
     if (c == NULL) return;
     c->is_long = true;
@@ -281,14 +276,14 @@ static void add_long(struct maker *m, struct error *e) {
         struct gate_case *f = add_ids(m, followers[i].name, "long", followers[i].at, LONG_TAIL, e);
         if (f == NULL) continue;
         f->is_long = true;
-        follow(m, f, followers[i].which);
+        follow(m, f);
     }
     c = add_ids(m, "longer", NULL, 0, LONG_ROWS, e);
     if (c != NULL) c->is_long = true;
     struct gate_case *f = add_ids(m, "resumes near 8448", "longer", 8460, LONG_TAIL - 30, e);
     if (f == NULL) return;
     f->is_long = true;
-    f->resumes_at = 8448; // the last row's, since this prompt has no turns
+    follow(m, f); // at the last row's place, since that prompt has no turns
 }
 
 enum status cases_make(const struct gate_options *o, const struct engine_info *info, int32_t context,

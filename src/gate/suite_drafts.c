@@ -2,9 +2,8 @@
 // states that plain rounds give; and what the model's own head has of a reply does not depend on how it drafted.
 #include "gate/suites.h"
 
-#define N_KINDS   22
-#define N_PLACES  8
-#define CACHE_MIB 256
+#define N_KINDS  22
+#define N_PLACES 8
 
 static const struct kind {
     const char *name;
@@ -67,7 +66,7 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
         verdict_red(v, "nobody looked back at what the head would have drafted");
     int32_t which = suite_find_case(g, "second turn");
     if (s != STATUS_OK || v->red || at[2] != 1 || which < 0 || g->cases.list[which].resumes_at == 0) return s;
-    arm.cache_bytes = (int64_t)CACHE_MIB << 20;
+    arm.cache_bytes = SUITE_CACHE_BYTES;
     return suite_run_resumed(g, &arm, which, v, e);
 }
 

@@ -13,7 +13,7 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
     arm.garbage = true;
     if (at[2] >= 2) {
         int32_t which = suite_find_case(g, at[2] == 2 ? "second turn" : "edited question");
-        arm.cache_bytes = (int64_t)256 << 20;
+        arm.cache_bytes = SUITE_CACHE_BYTES;
         return which < 0 || g->cases.list[which].resumes_at == 0 ? STATUS_OK : suite_run_resumed(g, &arm, which, v, e);
     }
     int32_t n = suite_short_jobs(g, jobs, 8);

@@ -2,7 +2,6 @@
 // have gone on from where it could.
 #include "gate/suites.h"
 
-#define CACHE_BYTES ((int64_t)1 << 30)
 #define N_SCENARIOS 9
 
 static const char *const scenario_names[N_SCENARIOS] = {
@@ -13,7 +12,7 @@ static enum status run(struct gate *g, const int32_t *at, enum engine_fault faul
     bool fails = at[2] == N_SCENARIOS - 1;
     int32_t which = suite_find_case(g, fails ? scenario_names[0] : scenario_names[at[2]]);
     struct arm arm = suite_arm(at[0], at[1], 2, fails ? FAULT_RESTORE_FAILS : fault);
-    arm.cache_bytes = CACHE_BYTES;
+    arm.cache_bytes = SUITE_CACHE_BYTES;
     // What this model's window has no room for, or whose template cannot be resumed there, is no cell.
     if (which < 0 || g->cases.list[which].resumes_at == 0) return STATUS_OK;
     // Nor is what a server cannot know of, which sees ids alone.

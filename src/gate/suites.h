@@ -37,6 +37,8 @@ struct matrix {
 };
 enum status matrix_make(const struct suite *s, struct matrix *out, struct error *e);
 
+#define SUITE_CACHE_BYTES ((int64_t)1 << 30) // of prompt caches that hold all a cell keeps, of any model
+
 #define N_KV      2
 #define N_PAGINGS 14
 #define N_STREAMS 5
