@@ -177,7 +177,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < WIDE_BUFFERS; i++) {
             barrier_open(&s->full[i], E4M3 ? WIDE_FETCH : 1);
-            barrier_open(&s->empty[i], WIDE_MULTIPLY / 32);
+            barrier_open(&s->empty[i], WIDE_MULTIPLY);
         }
         publish_shared();
     }

@@ -52,8 +52,10 @@ __device__ __forceinline__ void start_scores(struct wide_shared<E4M3> *s, int ti
     wgmma_commit();
 }
 
+// Each thread for itself: what it has read (of e4m3 scales, too) is written anew behind the barrier, and one thread for
+// its warp, behind a branch, would be later.
 template <bool E4M3> __device__ __forceinline__ void release(struct wide_shared<E4M3> *s, int buffer) {
-    if (threadIdx.x % 32 == 0) barrier_arrive(&s->empty[buffer]);
+    barrier_arrive(&s->empty[buffer]);
 }
 
 // Starts adding the values of a tile, by the weights `a` of its keys.
