@@ -154,8 +154,8 @@ INLINE void dot_group(const uint8_t *codes, int group, const char *x, int64_t ro
     for (int i = 0; i < group; i += 4, codes += 64) {
         __m512i four = _mm512_loadu_si512(codes);
         for (int t = 0; t < n_row; t++) {
-            int32_t value;
-            memcpy(&value, x + t * row_bytes + i, sizeof value);
+            int32_t value; // four codes: groups and rows start at multiples of four
+            memcpy(&value, __builtin_assume_aligned(x + t * row_bytes + i, sizeof value), sizeof value);
             dot[t] = _mm512_dpbusd_epi32(dot[t], four, _mm512_set1_epi32(value));
         }
     }
