@@ -52,7 +52,10 @@ PYTHON     := $(or $(wildcard .venv/bin/python),python3)
 folder = $(if $(filter build/%,$O),build/$1,$O-$1)
 # Builds as much of $1 as can be built; what could not is a failed test, not the end of the run.
 build_all = $(if $(strip $1),+@$(MAKE) -s --no-print-directory -k $(JOBS) $1 || true)
-run_kind = @TF_BUILD=$O TOKENFOLD=$O/tokenfold PYTHON=$(PYTHON) tools/run_tests.sh $1
+# Folders whose tests only compute: they wait for nothing, limit no time but their own processor's, and share no file
+# that one of them writes.
+TOGETHER := format ops cpu memory model
+run_kind = @TF_BUILD=$O TOKENFOLD=$O/tokenfold PYTHON=$(PYTHON) TF_TOGETHER="$(TOGETHER)" tools/run_tests.sh $1
 
 HOST_SOURCES := $(filter-out $(foreach l,$(LAYERS),tests/$l/test_golden%),$(TEST_SOURCES))
 HOST_TESTS   := $(call programs,$(HOST_SOURCES))

@@ -4,7 +4,8 @@
 #   run_tests.sh --all KIND...      `make test-KIND` for each, then one last line: N passed, N failed, N skipped
 # A test passes when it exits 0, and is skipped when it exits 77 after printing a line that starts with SKIP. The output
 # of a failed test is shown and kept under build/test/. TF_BUILD is the build folder, TEST_TIMEOUT a limit in seconds;
-# with TF_SHOW the output of those that pass is shown too.
+# with TF_SHOW the output of those that pass is shown too. Tests of the folders in TF_TOGETHER run beside one another, a
+# test a core, before the others, which have the machine to themselves.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
@@ -61,11 +62,32 @@ run_one() { # kind, test
     fi
 }
 
+together() { # test
+    local name=${1#"${TF_BUILD:-build}"/}
+    name=${name#tests/}
+    [[ " ${TF_TOGETHER:-} " == *" ${name%%/*} "* ]]
+}
+
 run_kind() { # kind, tests...
-    local kind=$1
+    local kind=$1 n_cores n_running=0 alone=() test
     shift
+    n_cores=$(nproc)
     [ $# -eq 0 ] && echo "  ----  $kind: there is no test of this kind"
-    for test in "$@"; do run_one "$kind" "$test"; done
+    for test in "$@"; do
+        if ! together "$test"; then
+            alone+=("$test")
+            continue
+        fi
+        if [ $n_running -ge "$n_cores" ]; then
+            wait -n
+            n_running=$((n_running - 1))
+        fi
+        # What is said of one test is said at once.
+        { said=$(run_one "$kind" "$test"); printf '%s\n' "$said"; } &
+        n_running=$((n_running + 1))
+    done
+    wait
+    for test in "${alone[@]}"; do run_one "$kind" "$test"; done
 }
 
 mkdir -p build/test
