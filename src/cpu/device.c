@@ -39,6 +39,19 @@ static void cpu_copy(struct device *d, void *to, const void *from, size_t bytes)
     if (bytes > 0) memcpy(to, from, bytes);
 }
 
+// There is nothing beside which it could be done: all cores belong to the operations.
+static void cpu_transfer(struct device *d, bool to_host, const struct transfer_range *ranges, int n) {
+    for (int i = 0; i < n; i++)
+        (to_host ? cpu_copy(d, ranges[i].host, ranges[i].device, ranges[i].bytes)
+                 : cpu_copy(d, ranges[i].device, ranges[i].host, ranges[i].bytes));
+}
+
+static bool cpu_transfer_done(struct device *d, bool wait) {
+    (void)d;
+    (void)wait;
+    return true;
+}
+
 static void cpu_begin(struct device *d, const struct batch *batch) {
     (void)d;
     (void)batch; // host memory is device memory: the operations read the lanes where they are
@@ -135,6 +148,8 @@ static void fill_device(struct cpu_device *d, enum compute compute) {
         .copy_in = cpu_copy_in,
         .copy_out = cpu_copy_out,
         .copy = cpu_copy,
+        .transfer = cpu_transfer,
+        .transfer_done = cpu_transfer_done,
         .reserve = cpu_reserve,
         .reserve_bytes = cpu_reserve_bytes,
         .sync = cpu_sync,

@@ -16,6 +16,7 @@
 
 struct draw_state; // draw.cu
 struct series;     // series.cuh
+struct transfers;  // transfers.cu
 struct blas_state; // linear_expanded.cu
 
 // Copies on the device that wait for the next operation: copies.cu.
@@ -51,7 +52,8 @@ struct cuda_device {
     enum form form;               // of the batch
     struct left_rows left, found; // by this call of the table, and by the call before it
     struct draw_state *draw;
-    struct series *series;   // products that wait for the next operation
+    struct series *series; // products that wait for the next operation
+    struct transfers *transfers;
     struct blas_state *blas; // NULL: the library is not there
     size_t expanded_bytes;   // of scratch, for one matrix as bf16
     struct copy_entry copies[COPIES_MOST];

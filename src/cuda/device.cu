@@ -180,6 +180,7 @@ static void cuda_destroy(struct device *base) {
     if (d->stream != NULL) cudaStreamSynchronize(d->stream);
     draw_close(d);
     series_close(d);
+    transfers_close(d);
     blas_close(d);
     upload_ring_close(&d->tables);
     upload_ring_close(&d->lists);
@@ -219,6 +220,8 @@ static void fill_device(struct cuda_device *d, const struct cuda_device_info *in
     d->base.copy_in = cuda_copy_in;
     d->base.copy_out = cuda_copy_out;
     d->base.copy = cuda_copy;
+    d->base.transfer = cuda_transfer;
+    d->base.transfer_done = cuda_transfer_done;
     d->base.reserve = cuda_reserve;
     d->base.reserve_bytes = cuda_reserve_bytes;
     d->base.sync = cuda_sync;
@@ -241,7 +244,7 @@ extern "C" enum status cuda_device_create(int index, struct device **out, struct
     cudaError_t code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaMalloc(&d->arrived, sizeof *d->arrived);
     if (code == cudaSuccess) code = cudaMemsetAsync(d->arrived, 0, sizeof *d->arrived, d->stream);
-    if (code == cudaSuccess && !series_open(d)) code = cudaErrorMemoryAllocation;
+    if (code == cudaSuccess && !(series_open(d) && transfers_open(d))) code = cudaErrorMemoryAllocation;
     if (code != cudaSuccess) {
         cuda_destroy(&d->base);
         return device_error(code, "be opened", e);

@@ -24,6 +24,8 @@ void draw_deliver(struct cuda_device *d); // after a wait: results to where they
 
 bool series_open(struct cuda_device *d);
 void series_close(struct cuda_device *d);
+bool transfers_open(struct cuda_device *d); // also starts its thread
+void transfers_close(struct cuda_device *d);
 bool blas_open(struct cuda_device *d);
 void blas_close(struct cuda_device *d);
 size_t need_expanded(const struct device_limits *l);
@@ -42,6 +44,8 @@ void cuda_router(struct device *d, const struct router_args *a);
 void cuda_experts(struct device *d, const struct experts_args *a);
 void cuda_draw(struct device *d, const struct draw_args *a);
 void cuda_copy(struct device *d, void *to, const void *from, size_t bytes);
+void cuda_transfer(struct device *d, bool to_host, const struct transfer_range *ranges, int n);
+bool cuda_transfer_done(struct device *d, bool wait);
 void cuda_block_conv(struct device *d, const struct block_conv_args *a);
 void cuda_block_attention(struct device *d, const struct block_attention_args *a);
 bool cuda_moe(struct device *d, const struct moe_args *a);

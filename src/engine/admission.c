@@ -10,7 +10,7 @@ struct request *admission_request(struct claim *c) {
 }
 
 bool admission_is_idle(const struct engine *e) {
-    return ledger_first(e->ledger) == NULL && e->prompting == NULL && e->n_running == 0;
+    return ledger_first(e->ledger) == NULL && e->n_prompting == 0 && e->n_running == 0;
 }
 
 // ---- in ----
@@ -29,7 +29,8 @@ static void enqueue(struct engine *e, struct request *r) {
 // deadlines are looked at now and again.
 static int64_t waiting_ns(struct engine *e) {
     bool idle = admission_is_idle(e), wait = idle || e->masks_wait;
-    if (!wait || atomic_load(&e->stopping) || cache_has_work(e)) return 0;
+    if (!wait || atomic_load(&e->stopping)) return 0;
+    if (!atomic_load(&e->failed) && cache_has_work(e)) return 0;
     return idle ? -1 : MASKS_WAIT_NS;
 }
 
@@ -54,26 +55,44 @@ static void count_seat(struct engine *e, const struct request *r, bool restored)
     pthread_mutex_unlock(&e->lock);
 }
 
-static void seat(struct engine *e, struct request *r) {
-    r->seated_ns = clock_ns();
-    garbage_fill(e, r);
-    bool ok = cache_restore(e, r);
-    ledger_end_resume(e->ledger, &r->claim, ok);
-    count_seat(e, r, ok);
-    if (!ok) return; // it is first in its line again, and starts from row 0
-    r->seated = true;
+static void end_seat(struct engine *e, struct request *r, bool restored) {
+    ledger_end_resume(e->ledger, &r->claim, restored);
+    count_seat(e, r, restored);
+    r->seated = restored;
+    if (!restored) { // it is first in its line again, and starts from row 0
+        e->n_prompting--;
+        return;
+    }
     r->n_rows_done = r->claim.resume;
     if (r->claim.resume > 0) fault_after_restore(e, r);
     cache_log_start(e, r);
     append(&e->prompting, r);
-    e->n_prompting++;
     request_set_resumed(r, r->claim.resume);
     request_set_state(r, REQUEST_PROMPT);
 }
 
+static void seat(struct engine *e, struct request *r) {
+    r->seated_ns = clock_ns();
+    r->seated = true;
+    e->n_prompting++;
+    garbage_fill(e, r);
+    if (!cache_is_far(r)) {
+        end_seat(e, r, cache_copy(e, r));
+        return;
+    }
+    request_set_waiting(r, "its prefix is being brought");
+    cache_bring(e, r);
+}
+
 void admission_admit(struct engine *e) {
     struct claim *c;
-    while ((c = ledger_admit(e->ledger, clock_ns())) != NULL) seat(e, admission_request(c));
+    struct request *r;
+    bool ok;
+    do {
+        while ((c = ledger_admit(e->ledger, clock_ns())) != NULL) seat(e, admission_request(c));
+        r = cache_brought(e, &ok);
+        if (r != NULL) end_seat(e, r, ok);
+    } while (r != NULL);
     for (c = ledger_first(e->ledger); c != NULL; c = c->next)
         request_set_waiting(admission_request(c), ledger_wait_text(c->wait));
 }

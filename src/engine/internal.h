@@ -4,6 +4,7 @@
 
 #include "base/buffer.h"
 #include "base/queue.h"
+#include "engine/cache_internal.h"
 #include "engine/mask_internal.h"
 #include "engine/round_internal.h"
 #include "engine/request_internal.h"
@@ -51,16 +52,12 @@ struct engine {
     // The engine thread's. Arrays of options.parallel entries are taken at start.
     struct request *prompting; // a list, first come first served
     struct request **running;
-    struct cache_write {
-        struct prefix_write job; // its entry is NULL: none is under way
-        int64_t run_bytes_done;
-        int32_t n_page_done;
-    } write;              // of an entry to host memory
-    int32_t *fault_pages; // a page table with a planted fault; NULL: none is planted
-    int32_t n_running, n_prompting;
-    int32_t n_ready;    // of the running ones, the first ones: those that take part in the coming round
-    bool masks_wait;    // nothing can be done but to wait for masks
-    int64_t mask_steps; // that masks may still take on this thread before the next round
+    struct cache cache;             // what is being copied for the prompt cache
+    int32_t *fault_pages;           // a page table with a planted fault; NULL: none is planted
+    int32_t n_running, n_prompting; // n_prompting: those whose prefix is being brought are among them
+    int32_t n_ready;                // of the running ones, the first ones: those that take part in the coming round
+    bool masks_wait;                // nothing can be done but to wait for masks
+    int64_t mask_steps;             // that masks may still take on this thread before the next round
     struct mask_maker *mask_maker;
     struct lane *lanes;
     struct window *windows;
@@ -111,13 +108,6 @@ void admission_admit(struct engine *e);
 bool admission_is_idle(const struct engine *e);
 // Everything that a request held is free before the next admission.
 void admission_end(struct engine *e, struct request *r, enum finish finish, bool by_eos, const struct error *error);
-
-// ---- cache.c: what is copied for the prompt cache ----
-bool cache_restore(struct engine *e, struct request *r); // a seated claim's source into its lane; false: it failed
-void cache_write_some(struct engine *e, bool idle);      // a bounded part of what is to go to host memory
-bool cache_has_work(struct engine *e);
-void cache_stop(struct engine *e);
-void cache_log_start(const struct engine *e, const struct request *r);
 
 void garbage_fill(struct engine *e, const struct request *r); // garbage.c: what its lane has not taken over
 enum status calibrate(struct engine *e, struct error *error); // calibrate.c: between taking memory and requests

@@ -79,7 +79,7 @@ struct request {
 
     // The engine thread's.
     struct claim claim;
-    struct request *next; // of those whose prompts are being computed
+    struct request *next; // of those whose prompts are being computed, or brought
     bool seated;
     int32_t n_rows_done; // positions in the cache and state (pending rows included)
     int32_t n_pending;

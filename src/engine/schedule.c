@@ -40,6 +40,17 @@ static void sweep_prompting(struct engine *e, int64_t now) {
     }
 }
 
+static void sweep_line(struct engine *e, int64_t now) {
+    for (struct request *r = e->cache.line, *next; r != NULL; r = next) {
+        enum finish f = given_up(e, r, now);
+        next = r->next;
+        if (f == FINISH_NONE) continue;
+        cache_leave_line(e, r);
+        e->n_prompting--;
+        admission_end(e, r, f, false, NULL);
+    }
+}
+
 void schedule_end_running(struct engine *e, int32_t i, enum finish f, bool by_eos) {
     struct request *r = e->running[i];
     memmove(e->running + i, e->running + i + 1, (size_t)(e->n_running - i - 1) * sizeof *e->running);
@@ -51,6 +62,7 @@ void schedule_end_running(struct engine *e, int32_t i, enum finish f, bool by_eo
 static void sweep(struct engine *e) {
     int64_t now = clock_ns();
     sweep_waiting(e, now);
+    sweep_line(e, now);
     sweep_prompting(e, now);
     for (int32_t i = e->n_running - 1; i >= 0; i--) {
         enum finish f = given_up(e, e->running[i], now);
@@ -74,6 +86,12 @@ static void end_all_failed(struct engine *e) {
     while (e->prompting != NULL) {
         struct request *r = e->prompting;
         e->prompting = r->next;
+        e->n_prompting--;
+        admission_end(e, r, FINISH_ERROR, false, &e->error);
+    }
+    while (e->cache.line != NULL) {
+        struct request *r = e->cache.line;
+        cache_leave_line(e, r);
         e->n_prompting--;
         admission_end(e, r, FINISH_ERROR, false, &e->error);
     }
@@ -221,14 +239,16 @@ void *engine_thread(void *context) {
         publish_counts(e);
         if (!admission_is_idle(e)) state_publish(e); // else the next turn does, before it waits
         mask_maker_choose_lanes(e);
-        e->masks_wait = e->n_running > 0 && e->n_ready == 0 && e->prompting == NULL;
+        e->masks_wait = e->n_running > 0 && e->n_ready == 0 && e->n_prompting == 0;
         bool rounds_first = e->n_ready > 0 && (e->prompting == NULL || e->rounds_owed_ns > 0);
         if (rounds_first)
             round_step(e);
         else if (e->prompting != NULL)
             prompt_step(e);
+        else
+            cache_wait(e);
         if (e->n_running == 0) e->rounds_owed_ns = 0;
-        if (!atomic_load(&e->failed)) cache_write_some(e, admission_is_idle(e));
+        if (!atomic_load(&e->failed)) cache_write_some(e);
     }
     cache_stop(e);
     return NULL;

@@ -58,6 +58,7 @@ static void mark_pages(const struct engine *e, int32_t *cells, int32_t n) {
         for (int32_t i = first; i < first + n_in; i++) cells[i] = CELL_STATE;
     }
     for (int32_t i = 0; i < e->n_running; i++) mark_lane(e, e->running[i], cells);
+    for (struct request *r = e->cache.line; r != NULL; r = r->next) mark_lane(e, r, cells);
     for (struct request *r = e->prompting; r != NULL; r = r->next) mark_lane(e, r, cells);
     for (int32_t i = 0; i < n; i++) {
         int32_t lanes = pool_page_refs(e->pool, HOLDER_LANE, i), cache = pool_page_refs(e->pool, HOLDER_CACHE, i);
@@ -98,6 +99,7 @@ void state_publish(struct engine *e) {
     buffer_append_text(&b, "{\"lanes\":[");
     for (int32_t i = 0; i < e->n_running; i++) write_lane(&b, e->running[i], now, i == 0);
     bool first = e->n_running == 0;
+    for (struct request *r = e->cache.line; r != NULL; r = r->next, first = false) write_lane(&b, r, now, first);
     for (struct request *r = e->prompting; r != NULL; r = r->next, first = false) write_lane(&b, r, now, first);
     buffer_printf(&b, "],\"n_lane\":%d,\"waiting\":[", e->info.plan.parallel);
     write_waiting(&b, e, now);

@@ -276,7 +276,7 @@ const char *ledger_wait_text(enum ledger_wait wait) {
     case LEDGER_WAIT_LANES: return "lanes busy";
     case LEDGER_WAIT_PAGES: return "LaneMemory: the pool is full";
     case LEDGER_WAIT_RUN: return "LaneMemory: the pool is fragmented";
-    case LEDGER_WAIT_PREFIX: return "its prefix is being computed";
+    case LEDGER_WAIT_PREFIX: return "its prefix is being computed or brought";
     case LEDGER_WAIT_TURN: return "an earlier request goes first";
     case LEDGER_WAIT_NONE:
     case LEDGER_WAIT_N: break;

@@ -44,7 +44,7 @@ enum ledger_wait {
     LEDGER_WAIT_LANES,  // every lane is taken
     LEDGER_WAIT_PAGES,  // LaneMemory: the pool is full
     LEDGER_WAIT_RUN,    // LaneMemory: there is no room in one piece for a lane run
-    LEDGER_WAIT_PREFIX, // another lane computes its prefix
+    LEDGER_WAIT_PREFIX, // another lane computes its prefix, or it is on its way into the pool
     LEDGER_WAIT_TURN,   // it would fit, and could delay the head
     LEDGER_WAIT_N
 };

@@ -33,6 +33,13 @@ struct device_limits {
     int64_t block_rows, block_window, block_head_dim, block_n_head, block_n_kv_head;
 };
 
+// Memory of the device and of the host that a transfer copies between.
+struct transfer_range {
+    void *device, *host;
+    size_t bytes;
+};
+#define DEVICE_TRANSFER_RANGES 256 // of one transfer, at most
+
 struct device {
     const struct ops *ops;
     const char *name;      // "cpu avx512-vnni int8, 2 threads": for people
@@ -48,6 +55,12 @@ struct device {
     void (*copy_out)(struct device *, void *host, const void *device_memory, size_t bytes);
     // From device memory to device memory, ordered with the operations; the ranges do not overlap.
     void (*copy)(struct device *, void *to, const void *from, size_t bytes);
+    // Copies ranges [n] to host memory, or from there, beside the operations: it begins when those that were asked for
+    // so far are done, and later ones neither wait for it nor it for them. Until transfer_done says so nothing may
+    // touch what it writes, what changes of that which it reads comes either way, and no other transfer is begun.
+    void (*transfer)(struct device *, bool to_host, const struct transfer_range *ranges, int n);
+    // Also where there was none, or it failed, which sync reports. wait: not before it is done.
+    bool (*transfer_done)(struct device *, bool wait);
     enum status (*reserve)(struct device *, const struct device_limits *, struct error *);
     size_t (*reserve_bytes)(struct device *, const struct device_limits *); // what reserve would take; arithmetic only
     // Waits until all operations are done; reports a sticky device error.

@@ -2,10 +2,12 @@
 #include "base/clock.h"
 #include "cpu/device_cpu.h"
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 // cmocka last: it needs the headers above
 #include <cmocka.h>
@@ -24,6 +26,55 @@ bool bed_start(void) {
 }
 
 void bed_stop(void) { device_free(device); }
+
+// ---- transfers that take a while ----
+
+static struct {
+    void (*transfer)(struct device *, bool, const struct transfer_range *, int); // the device's own
+    bool (*transfer_done)(struct device *, bool);
+    struct transfer_range ranges[DEVICE_TRANSFER_RANGES];
+    int n, left;
+    bool to_host, pending;
+    atomic_int turns, n_brought;
+    struct request *watched;
+    int32_t *at_begin, *at_end;
+} slow;
+
+static void slow_transfer(struct device *d, bool to_host, const struct transfer_range *ranges, int n) {
+    (void)d;
+    assert_false(slow.pending);
+    memcpy(slow.ranges, ranges, (size_t)n * sizeof *ranges);
+    slow.n = n;
+    slow.to_host = to_host;
+    slow.pending = true;
+    slow.left = atomic_load(&slow.turns);
+    atomic_fetch_add(&slow.n_brought, !to_host);
+    if (!to_host && slow.watched != NULL) *slow.at_begin = bed_view(slow.watched).n_tokens;
+}
+
+static bool slow_transfer_done(struct device *d, bool wait) {
+    if (!slow.pending) return true;
+    if (!wait && slow.left-- > 0) return false;
+    if (!slow.to_host && slow.watched != NULL) *slow.at_end = bed_view(slow.watched).n_tokens;
+    slow.pending = false;
+    slow.transfer(d, slow.to_host, slow.ranges, slow.n);
+    return slow.transfer_done(d, true);
+}
+
+void bed_copies_take(int turns) {
+    if (slow.transfer == NULL) slow.transfer = device->transfer, slow.transfer_done = device->transfer_done;
+    atomic_store(&slow.turns, turns);
+    device->transfer = turns > 0 ? slow_transfer : slow.transfer;
+    device->transfer_done = turns > 0 ? slow_transfer_done : slow.transfer_done;
+}
+
+int bed_count_brought(void) { return atomic_load(&slow.n_brought); }
+
+void bed_watch(struct request *r, int32_t *at_begin, int32_t *at_end) {
+    slow.watched = r;
+    slow.at_begin = at_begin;
+    slow.at_end = at_end;
+}
 
 struct device *bed_device(void) {
     return device;

@@ -14,6 +14,12 @@
 bool bed_start(void); // false: the checkpoint is missing, which has been said
 void bed_stop(void);
 struct device *bed_device(void);
+// Transfers of engines that are opened from now on are made when they were asked about more than `turns` times, or are
+// waited for; 0: at once.
+void bed_copies_take(int turns);
+int bed_count_brought(void); // transfers to the device that were begun
+// Notes how many tokens a request had when the last transfer to the device began, and when it ended. NULL: none.
+void bed_watch(struct request *r, int32_t *at_begin, int32_t *at_end);
 
 // Options that are 0 get small defaults: BED_MODEL, 4 lanes, a queue of 64, 2048 tokens.
 struct engine *bed_open(struct engine_options o);

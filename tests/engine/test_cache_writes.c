@@ -22,15 +22,30 @@ struct bed {
     char *host, *pool;
     unsigned char *seen; // [host MiB]: how often each was written
     int64_t page_bytes, kept_bytes, host_bytes, pool_bytes, step_bytes;
+    bool is_slow, is_busy; // a transfer is done only when it is waited for; one is under way
+    int n_wait;            // how often one was waited for
 };
 
-static void note_copy(struct device *d, void *host, const void *device_memory, size_t bytes) {
+static void note_transfer(struct device *d, bool to_host, const struct transfer_range *ranges, int n) {
     struct bed *b = (struct bed *)d;
-    int64_t at = (char *)host - b->host, from = (const char *)device_memory - b->pool;
-    assert_true(at >= 0 && at + (int64_t)bytes <= b->host_bytes && from >= 0 && from + (int64_t)bytes <= b->pool_bytes);
-    assert_true(at % MIB == 0 && bytes % MIB == 0);
-    for (int64_t i = at / MIB; i < (at + (int64_t)bytes) / MIB; i++) b->seen[i]++;
-    b->step_bytes += (int64_t)bytes;
+    assert_true(to_host && !b->is_busy && n > 0 && n <= DEVICE_TRANSFER_RANGES);
+    for (int k = 0; k < n; k++) {
+        int64_t at = (char *)ranges[k].host - b->host, from = (char *)ranges[k].device - b->pool;
+        int64_t bytes = (int64_t)ranges[k].bytes;
+        assert_true(at >= 0 && at + bytes <= b->host_bytes && from >= 0 && from + bytes <= b->pool_bytes);
+        assert_true(at % MIB == 0 && bytes % MIB == 0);
+        for (int64_t i = at / MIB; i < (at + bytes) / MIB; i++) b->seen[i]++;
+        b->step_bytes += bytes;
+    }
+    b->is_busy = true;
+}
+
+static bool note_done(struct device *d, bool wait) {
+    struct bed *b = (struct bed *)d;
+    b->n_wait += wait && b->is_busy;
+    if (b->is_slow && !wait) return !b->is_busy;
+    b->is_busy = false;
+    return true;
 }
 
 // One entry, kept by a lane that has ended: it waits to be written.
@@ -39,7 +54,8 @@ static void open_bed(struct bed *b, int64_t kept_mib, int64_t page_mib) {
     int32_t ids[POSITION + 1] = {0}, pages[N_PAGE];
     *b = (struct bed){.page_bytes = page_mib * MIB, .kept_bytes = kept_mib * MIB};
     b->host_bytes = b->pool_bytes = b->kept_bytes + N_PAGE * b->page_bytes;
-    b->device.copy_out = note_copy;
+    b->device.transfer = note_transfer;
+    b->device.transfer_done = note_done;
     b->host = malloc((size_t)b->host_bytes);
     b->pool = malloc((size_t)b->pool_bytes);
     b->seen = calloc((size_t)(b->host_bytes / MIB), 1);
@@ -89,7 +105,7 @@ static void write_in_parts(int64_t kept_mib, int64_t page_mib) {
     int64_t n_step = 0, most_steps = b.host_bytes / PART + 2;
     for (prefix_get_counts(b.e.prefix, &c); c.n_in_host == 0; prefix_get_counts(b.e.prefix, &c)) {
         b.step_bytes = 0;
-        cache_write_some(&b.e, false);
+        cache_write_some(&b.e);
         assert_true(b.step_bytes > 0 && b.step_bytes < PART + b.page_bytes);
         assert_true(++n_step <= most_steps);
     }
@@ -105,21 +121,70 @@ static void entries_are_written_in_parts_whatever_their_state_takes(void **state
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) write_in_parts(sizes[i][0], sizes[i][1]);
 }
 
-static void an_idle_engine_writes_all_at_once(void **state) {
+static int32_t count_in_host(const struct bed *b) {
+    struct prefix_counts c;
+    prefix_get_counts(b->e.prefix, &c);
+    return c.n_in_host;
+}
+
+// Other work goes on between: nothing more is begun before a part is there, and the entry is not before all are.
+static void nothing_waits_for_a_part_while_there_is_other_work(void **state) {
     (void)state;
     struct bed b;
     open_bed(&b, 144, 16);
-    cache_write_some(&b.e, true);
-    assert_int_equal(b.step_bytes, b.host_bytes);
+    b.is_slow = true;
+    for (int64_t done = 0; done < b.host_bytes; done += b.step_bytes) {
+        b.step_bytes = 0;
+        for (int i = 0; i < 3; i++) cache_write_some(&b.e);
+        assert_true(b.is_busy && b.step_bytes > 0 && b.step_bytes < PART + b.page_bytes);
+        assert_int_equal(count_in_host(&b), 0);
+        b.is_busy = false; // the device is done with it
+    }
+    cache_write_some(&b.e);
+    assert_int_equal(count_in_host(&b), 1);
+    assert_int_equal(b.n_wait, 0);
+    close_bed(&b);
+}
+
+static void who_has_nothing_else_to_do_waits_for_a_part(void **state) {
+    (void)state;
+    struct bed b;
+    open_bed(&b, 144, 16);
+    b.is_slow = true;
+    int n_part = 0;
+    for (; count_in_host(&b) == 0; n_part++) {
+        b.step_bytes = 0;
+        cache_write_some(&b.e);
+        assert_true(b.is_busy && b.step_bytes < PART + b.page_bytes && n_part < 100);
+        cache_wait(&b.e);
+        assert_false(b.is_busy);
+    }
+    assert_int_equal(b.n_wait, n_part);
     for (int64_t i = 0; i < b.host_bytes / MIB; i++) assert_int_equal(b.seen[i], 1);
-    assert_false(cache_has_work(&b.e));
+    cache_wait(&b.e); // for nothing
+    assert_int_equal(b.n_wait, n_part);
+    close_bed(&b);
+}
+
+static void an_engine_that_stops_waits_for_a_part_and_gives_the_entry_up(void **state) {
+    (void)state;
+    struct bed b;
+    open_bed(&b, 144, 16);
+    b.is_slow = true;
+    cache_write_some(&b.e);
+    cache_stop(&b.e);
+    assert_false(b.is_busy);
+    assert_int_equal(b.n_wait, 1);
+    assert_int_equal(count_in_host(&b), 0);
     close_bed(&b);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(entries_are_written_in_parts_whatever_their_state_takes),
-        cmocka_unit_test(an_idle_engine_writes_all_at_once),
+        cmocka_unit_test(nothing_waits_for_a_part_while_there_is_other_work),
+        cmocka_unit_test(who_has_nothing_else_to_do_waits_for_a_part),
+        cmocka_unit_test(an_engine_that_stops_waits_for_a_part_and_gives_the_entry_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
