@@ -214,6 +214,7 @@ static void fill_device(struct cuda_device *d, const struct cuda_device_info *in
     d->base.compute = COMPUTE_BF16;
     d->base.activation = DTYPE_F32;
     d->base.kv = DTYPE_BF16;
+    d->base.works_behind = true;
     d->base.memory = cuda_memory;
     d->base.alloc = cuda_alloc;
     d->base.release = cuda_release;

@@ -208,8 +208,15 @@ void request_append(struct request *r, const struct draw_result *result) {
             i < result->n_top ? result->top[i] : (struct draw_top){.id = -1};
     pthread_mutex_lock(&r->lock);
     r->view.n_tokens = n + 1;
-    pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
+    r->untold = true;
+    if (!r->engine->device->works_behind) request_tell(r); // the next round would be over before it is told
+}
+
+void request_tell(struct request *r) {
+    if (!r->untold) return;
+    r->untold = false;
+    pthread_cond_broadcast(&r->changed);
 }
 
 void request_count_round(struct request *r, int32_t n_drafted, int32_t n_accepted) {

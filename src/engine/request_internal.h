@@ -80,8 +80,8 @@ struct request {
     // The engine thread's.
     struct claim claim;
     struct request *next; // of those whose prompts are being computed, or brought
-    bool seated;
-    int32_t n_rows_done; // positions in the cache and state (pending rows included)
+    bool seated, untold;  // untold: its reader may wait for tokens that are there
+    int32_t n_rows_done;  // positions in the cache and state (pending rows included)
     int32_t n_pending;
     struct seen_ids seen;
     bool has_penalty, may_draft;
@@ -104,12 +104,14 @@ enum status request_create(struct engine *e, const struct request_params *p, str
                            struct error *error);
 void request_release(struct request *r); // one owner less
 
-// Engine thread: each changes the view under its lock and wakes the reader.
+// Engine thread: each changes the view under its lock and wakes the reader, but request_append. To wake somebody takes
+// longer than all else between two rounds, so that is done by request_tell while the device works on the next one.
 void request_set_state(struct request *r, enum request_state state);
 void request_set_waiting(struct request *r, const char *reason);
 void request_set_resumed(struct request *r, int32_t position);
 void request_set_progress(struct request *r, int32_t n_prompt_done);
 void request_append(struct request *r, const struct draw_result *result);
+void request_tell(struct request *r);
 void request_count_round(struct request *r, int32_t n_drafted, int32_t n_accepted);
 void request_finish(struct request *r, enum finish finish, bool ended_by_eos, const struct error *error);
 

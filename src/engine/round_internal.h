@@ -25,8 +25,9 @@ struct looked_back {
 // ---- tokens.c: draws, and what becomes of them ----
 void tokens_prepare_draw(struct request *r, int32_t row, struct draw_params *p);   // of a row of its window
 void tokens_prepare_draft(struct request *r, int32_t step, struct draw_params *p); // of a draft behind `step` others
+void tokens_tell(struct engine *e); // readers of running requests of what these have got
 // Draws rows [row, row + n) of logits by e->params into e->results, which are there after tokens_wait (false: the
-// device has failed).
+// device has failed); what was taken before is told meanwhile.
 void tokens_draw(struct engine *e, struct tensor logits, int32_t row, int32_t n);
 bool tokens_wait(struct engine *e);
 void tokens_teach(const struct request *r, struct draw_result *result); // replaces it, if the request is taught

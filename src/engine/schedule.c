@@ -156,10 +156,12 @@ static void first_token(struct engine *e, struct request *r, struct tensor logit
     e->n_prompting--;
     r->first_ns = clock_ns();
     request_set_state(r, REQUEST_RUNNING);
-    if (tokens_take(r, &e->results[0], &finish, &by_eos))
+    if (tokens_take(r, &e->results[0], &finish, &by_eos)) {
         admission_end(e, r, finish, by_eos, NULL);
-    else
+    } else {
         e->running[e->n_running++] = r;
+        request_tell(r);
+    }
     count(e, 0, 1, 0, 0);
 }
 
@@ -227,6 +229,14 @@ static void publish_counts(struct engine *e) {
     pthread_mutex_unlock(&e->lock);
 }
 
+// Whether the next thing that the engine does is a round, and nothing before it takes long: then readers are told what
+// they have got when that round is with the device.
+static bool rounds_follow(const struct engine *e) {
+    bool masked = false;
+    for (int32_t i = 0; i < e->n_running; i++) masked |= e->running[i]->mask != NULL;
+    return !masked && e->n_prompting == 0 && ledger_first(e->ledger) == NULL;
+}
+
 void *engine_thread(void *context) {
     struct engine *e = context;
     while (!atomic_load(&e->stopping) || atomic_load(&e->n_live) > 0) {
@@ -235,6 +245,7 @@ void *engine_thread(void *context) {
         admission_receive(e);
         sweep(e);
         if (atomic_load(&e->failed)) end_all_failed(e);
+        if (!rounds_follow(e)) tokens_tell(e);
         admission_admit(e);
         publish_counts(e);
         if (!admission_is_idle(e)) state_publish(e); // else the next turn does, before it waits

@@ -27,8 +27,13 @@ void tokens_draw(struct engine *e, struct tensor logits, int32_t row, int32_t n)
     e->device->ops->draw(e->device, &args);
 }
 
+void tokens_tell(struct engine *e) {
+    for (int32_t i = 0; i < e->n_running; i++) request_tell(e->running[i]);
+}
+
 bool tokens_wait(struct engine *e) {
     struct error error;
+    tokens_tell(e);
     struct device *d = e->device;
     if ((d->wait != NULL ? d->wait : d->sync)(d, &error) == STATUS_OK) return true;
     schedule_fail(e, &error);

@@ -46,6 +46,7 @@ struct device {
     enum compute compute;  // never COMPUTE_AUTO
     enum dtype activation; // of tensors between operations
     enum dtype kv;         // default type of stored keys and values
+    bool works_behind;     // calls of operations return before they are done
     // Memory that could be taken now, and all there is; NULL where the device's memory is the host's.
     int64_t (*memory)(struct device *, int64_t *total_bytes);
     void *(*alloc)(struct device *, size_t bytes); // 256-byte aligned, contents unspecified; NULL when out of memory

@@ -1,6 +1,7 @@
 // The prompt cache as a client meets it: where prompts go on from, how many rows that saves, and that a reply has the
 // tokens of a cold run whatever was kept, shared, evicted or failed to come back.
 #include "base/clock.h"
+#include "ops/device.h"
 #include "tests/engine/bed.h"
 #include <limits.h>
 #include <setjmp.h>
@@ -452,6 +453,32 @@ static void what_is_brought_can_be_shared_again(void **state) {
     free(b);
 }
 
+// Where the device works behind its calls, readers are told of tokens later than those are there, but told.
+static void readers_are_told_of_every_token(void **state) {
+    (void)state;
+    bed_device()->works_behind = true;
+    struct engine *e = bed_open(kinds[1]);
+    int32_t *prompt = bed_prompt(80, 1), *other = bed_prompt(700, 2);
+    struct request_params p = bed_params(prompt, 80, 900), q = bed_params(other, 700, 3);
+    int64_t start = clock_ns();
+    struct request *r = bed_submit(e, &p), *later = NULL;
+    struct request_view v = {0};
+    int n_told = 0;
+    for (int32_t seen = 0; v.state != REQUEST_DONE; seen = v.n_tokens, n_told++) {
+        request_wait(r, seen, v.state, 100 * BED_SECOND, &v);
+        if (later == NULL && v.n_tokens > 20) later = bed_submit(e, &q);
+    }
+    bed_wait_done(later);
+    assert_true(clock_ns() - start < 90 * BED_SECOND && n_told > 9); // who reads slowly is told of many at once
+    request_free(r);
+    request_free(later);
+    bed_wait_idle(e);
+    engine_free(e);
+    bed_device()->works_behind = false;
+    free(prompt);
+    free(other);
+}
+
 // Room for a few entries only: the place to go on from moves along with the conversation all the same.
 static void a_small_cache_follows_the_conversation(void **state) { // C91
     (void)state;
@@ -496,6 +523,7 @@ int main(void) {
         cmocka_unit_test(who_waits_for_what_is_written_is_served),
         cmocka_unit_test(prompts_are_written_while_others_are_brought),
         cmocka_unit_test(what_is_brought_can_be_shared_again),
+        cmocka_unit_test(readers_are_told_of_every_token),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     bed_stop();
