@@ -143,6 +143,7 @@ static void fill_device(struct cpu_device *d, enum compute compute) {
         .compute = compute,
         .activation = DTYPE_F32, // on a CPU they cost nothing beside the weights; a linear rounds what it multiplies
         .kv = compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16,
+        .in_host_memory = true,
         .alloc = cpu_alloc,
         .release = cpu_release,
         .copy_in = cpu_copy_in,

@@ -215,6 +215,7 @@ static void fill_device(struct cuda_device *d, const struct cuda_device_info *in
     d->base.activation = DTYPE_F32;
     d->base.kv = DTYPE_BF16;
     d->base.works_behind = true;
+    d->base.in_host_memory = info->unified;
     d->base.memory = cuda_memory;
     d->base.alloc = cuda_alloc;
     d->base.release = cuda_release;

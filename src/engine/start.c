@@ -152,7 +152,8 @@ static enum status make_plan(struct engine *e, struct error *error) {
         .context = o->context,
         .context_max = most,
         .cache_bytes = o->cache_bytes,
-        .host_is_device = e->device->memory == NULL,
+        .host_is_device = e->device->in_host_memory,
+        .host_bytes = e->device->ops != NULL ? machine_memory_available() : 0, // of a GPU that is not here nobody knows
     };
     return plan_make(&r, &e->info.plan, error);
 }

@@ -120,7 +120,14 @@ static enum status plan_beside_cache(const struct plan_request *r, int64_t left,
                                      struct error *e) {
     bool unsaid = r->cache_bytes == PLAN_CACHE_DEFAULT;
     p->cache_bytes = unsaid ? PLAN_CACHE_BYTES : r->cache_bytes;
-    if (!r->host_is_device) return plan_streams(r, left, most, p, e);
+    if (!r->host_is_device) {
+        if (unsaid && r->host_bytes > 0) p->cache_bytes = minimum(p->cache_bytes, r->host_bytes / 4);
+        if (!unsaid && r->host_bytes > 0 && p->cache_bytes > r->host_bytes)
+            return error_set(e, STATUS_LIMIT,
+                             "a prompt cache of %.2f GiB does not fit into the %.2f GiB of host memory that are free",
+                             gib(p->cache_bytes), gib(r->host_bytes));
+        return plan_streams(r, left, most, p, e);
+    }
     if (unsaid) p->cache_bytes = minimum(p->cache_bytes, left / 4);
     if (p->cache_bytes >= left)
         return error_set(e, STATUS_LIMIT, "a prompt cache of %.2f GiB does not fit into the %.2f GiB that are left",

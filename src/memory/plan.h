@@ -34,6 +34,7 @@ struct plan_request {
 
     int64_t cache_bytes; // the prompt cache's tier in host memory; PLAN_CACHE_DEFAULT; 0: off
     bool host_is_device; // host memory is what available_bytes counts: the host tier is a line of the plan too
+    int64_t host_bytes;  // else what the host could give now; 0: not known
 };
 
 enum plan_part {

@@ -307,6 +307,17 @@ static void test_the_prompt_cache_in_the_plan(void **state) {
     assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
     assert_int_equal(p.cache_bytes, PLAN_CACHE_BYTES); // a GPU's: host memory is no part of the plan
     assert_int_equal(p.parts[PLAN_CACHE], 0);
+    r.host_bytes = 12 * GIB; // but what the host has bounds it
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_int_equal(p.cache_bytes, 3 * GIB);
+    assert_int_equal(p.parts[PLAN_CACHE], 0);
+    r.cache_bytes = 12 * GIB;
+    assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
+    assert_int_equal(p.cache_bytes, 12 * GIB);
+    r.cache_bytes = 12 * GIB + 1;
+    assert_int_equal(plan_make(&r, &p, &e), STATUS_LIMIT);
+    assert_non_null(strstr(e.text, "12.00 GiB of host memory"));
+    r.cache_bytes = PLAN_CACHE_DEFAULT;
     r.host_is_device = true;
     assert_int_equal(plan_make(&r, &p, NULL), STATUS_OK);
     int64_t left = r.available_bytes - r.reserve_bytes - r.weight_bytes - r.scratch_bytes;
