@@ -106,7 +106,22 @@ static int32_t find(const struct gate_cases *c, const char *name) {
     return -1;
 }
 
-// Takes the ids. What is too long for this model is left out, and so is what follows it.
+// It resumes at the last place kept of the one before that lies in what both have in common: that can be more than
+// whole turns, since all turns of a template begin alike. Without turns the last row's place is kept.
+static int32_t find_resume(const struct gate_case *before, const int32_t *ids, int32_t n_ids) {
+    const struct chat_turns *t = &before->turns;
+    const int32_t ends[] = {t->first, t->previous, t->last > 0 ? t->last : before->n - 1};
+    int32_t n = 0, at = 0;
+    while (n < before->n && n < n_ids - 1 && before->ids[n] == ids[n]) n++;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        int32_t kept = ends[i] / 64 * 64;
+        if (kept <= n && kept > at) at = kept;
+    }
+    return at;
+}
+
+// Takes the ids. What is too long for this model is left out, and so is what follows it. A case that others follow has
+// its turns before they are added.
 static struct gate_case *add(struct maker *m, const char *name, int32_t *ids, int32_t n, const char *follows) {
     int32_t before = follows == NULL ? -1 : find(m->out, follows);
     if (n + REPLY_MOST > m->context || (follows != NULL && before < 0) || m->out->n == CASES_MAX) {
@@ -115,22 +130,9 @@ static struct gate_case *add(struct maker *m, const char *name, int32_t *ids, in
     }
     struct gate_case *c = &m->out->list[m->out->n++];
     *c = (struct gate_case){.ids = ids, .n = n, .follows = before};
+    if (before >= 0) c->resumes_at = find_resume(&m->out->list[before], ids, n);
     snprintf(c->name, sizeof c->name, "%s", name);
     return c;
-}
-
-// It resumes at the last place kept of the one before that lies in what both have in common: that can be more than
-// whole turns, since all turns of a template begin alike.
-static void follow(struct maker *m, struct gate_case *c) {
-    if (c->follows < 0) return;
-    const struct gate_case *f = &m->out->list[c->follows];
-    const int32_t ends[] = {f->turns.first, f->turns.previous, f->turns.last > 0 ? f->turns.last : f->n - 1};
-    int32_t n = 0;
-    while (n < f->n && n < c->n - 1 && f->ids[n] == c->ids[n]) n++;
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        int32_t kept = ends[i] / 64 * 64;
-        if (kept <= n && kept > c->resumes_at) c->resumes_at = kept;
-    }
 }
 
 // ---- conversations ----
@@ -174,7 +176,6 @@ static enum status add_script(struct maker *m, const struct script *script, stru
     c->temperature = script->temperature;
     c->turns = chat_find_turns(c->ids, c->n, m->turn_token);
     c->by_template = true;
-    follow(m, c);
     return STATUS_OK;
 }
 
@@ -253,7 +254,6 @@ static void add_id_cases(struct maker *m, struct error *e) {
         if (c == NULL) continue;
         c->temperature = rows[i].temperature;
         c->turns = rows[i].turns;
-        follow(m, c);
     }
     struct gate_case *needle = add_ids(m, "needle", NULL, 0, m->context > 5100 ? 5000 : 3000, e);
     if (needle != NULL) needle->is_long = true;
@@ -274,16 +274,12 @@ static void add_long(struct maker *m, struct error *e) {
     c->turns = (struct chat_turns){4796, 8192, 8292};
     for (int i = 0; i < 3; i++) {
         struct gate_case *f = add_ids(m, followers[i].name, "long", followers[i].at, LONG_TAIL, e);
-        if (f == NULL) continue;
-        f->is_long = true;
-        follow(m, f);
+        if (f != NULL) f->is_long = true;
     }
     c = add_ids(m, "longer", NULL, 0, LONG_ROWS, e);
     if (c != NULL) c->is_long = true;
     struct gate_case *f = add_ids(m, "resumes near 8448", "longer", 8460, LONG_TAIL - 30, e);
-    if (f == NULL) return;
-    f->is_long = true;
-    follow(m, f); // at the last row's place, since that prompt has no turns
+    if (f != NULL) f->is_long = true;
 }
 
 enum status cases_make(const struct gate_options *o, const struct engine_info *info, int32_t context,
