@@ -40,14 +40,18 @@ static void sweep_prompting(struct engine *e, int64_t now) {
     }
 }
 
+// Of a request whose prefix is being brought.
+static void end_in_line(struct engine *e, struct request *r, enum finish f, const struct error *error) {
+    cache_leave_line(e, r);
+    e->n_prompting--;
+    admission_end(e, r, f, false, error);
+}
+
 static void sweep_line(struct engine *e, int64_t now) {
     for (struct request *r = e->cache.line, *next; r != NULL; r = next) {
         enum finish f = given_up(e, r, now);
         next = r->next;
-        if (f == FINISH_NONE) continue;
-        cache_leave_line(e, r);
-        e->n_prompting--;
-        admission_end(e, r, f, false, NULL);
+        if (f != FINISH_NONE) end_in_line(e, r, f, NULL);
     }
 }
 
@@ -89,12 +93,7 @@ static void end_all_failed(struct engine *e) {
         e->n_prompting--;
         admission_end(e, r, FINISH_ERROR, false, &e->error);
     }
-    while (e->cache.line != NULL) {
-        struct request *r = e->cache.line;
-        cache_leave_line(e, r);
-        e->n_prompting--;
-        admission_end(e, r, FINISH_ERROR, false, &e->error);
-    }
+    while (e->cache.line != NULL) end_in_line(e, e->cache.line, FINISH_ERROR, &e->error);
     while ((c = ledger_first(e->ledger)) != NULL)
         admission_end(e, admission_request(c), FINISH_ERROR, false, &e->error);
 }

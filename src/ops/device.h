@@ -47,7 +47,7 @@ struct device {
     enum dtype activation; // of tensors between operations
     enum dtype kv;         // default type of stored keys and values
     bool works_behind;     // calls of operations return before they are done
-    bool in_host_memory;   // what it has of memory the host has not, and the other way round
+    bool in_host_memory;   // its memory is the host's: what the one takes the other has not
     // Memory that could be taken now, and all there is; NULL where weights are used where the host has them.
     int64_t (*memory)(struct device *, int64_t *total_bytes);
     void *(*alloc)(struct device *, size_t bytes); // 256-byte aligned, contents unspecified; NULL when out of memory
