@@ -314,9 +314,10 @@ struct product_cell {
     int n_copy;
 };
 
-// The next matrix of the pool: codes, then scales and biases.
+// The next matrix of the pool: codes, then scales and biases. Its values are any, so it is as good as arranged.
 static struct weight next_weight(struct product_cell *c, int64_t n_out, int64_t n_in) {
-    struct weight w = {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, n_out, n_in, NULL, NULL, NULL};
+    struct weight w = {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, n_out, n_in, NULL, NULL, NULL, true};
+    must(n_out % 8 == 0 && n_in % 256 == 0); // what can be
     size_t codes = (weight_row_bytes(&w) * (size_t)n_out + 255) / 256 * 256, scales = codes / 8;
     scales = (scales / 2 + 255) / 256 * 256;
     if (c->used + codes + 2 * scales > POOL_BYTES) c->used = 0;

@@ -27,7 +27,7 @@ struct layer_cell {
 
 // From the pool, one after another; experts lie at equal distances.
 static struct weight pool_weight(struct layer_cell *c, int bits, int64_t n_out, int64_t n_in) {
-    struct weight w = {WEIGHT_AFFINE, DTYPE_BF16, bits, 64, n_out, n_in, NULL, NULL, NULL};
+    struct weight w = {WEIGHT_AFFINE, DTYPE_BF16, bits, 64, n_out, n_in, NULL, NULL, NULL, false};
     size_t codes = (weight_row_bytes(&w) * (size_t)n_out + 255) / 256 * 256;
     size_t scales = ((size_t)(n_out * n_in / 64) * 2 + 255) / 256 * 256;
     must(c->used + codes + 2 * scales <= POOL_BYTES);

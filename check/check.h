@@ -51,6 +51,7 @@ struct run {
     long passed, failed;
     bool hunting; // a fault is planted: failures are what is wanted, and the first one ends the hunt
     bool caught;
+    bool arranged; // weights are staged in the device's own order, where it has one for them (device.arrange)
 };
 
 // One operation's cases; small ones only when hunting.
@@ -115,7 +116,8 @@ struct tensor stage_tensor_out(struct stage *s, int64_t n_row, int64_t n_col, en
 // One that is read and written: as stage_tensor, all of its elements writable.
 struct tensor stage_tensor_inout(struct stage *s, const float *values, int64_t n_row, int64_t n_col, enum dtype t);
 struct weight stage_weight(struct stage *s, const struct weight *host);
-float *stage_read(struct stage *s, struct tensor t); // [n_row * n_col] of the run's arena
+bool is_arranged(const struct device *d, const struct weight *w); // where run.arranged says so
+float *stage_read(struct stage *s, struct tensor t);              // [n_row * n_col] of the run's arena
 void stage_read_bytes(struct stage *s, const void *device, void *host, size_t bytes);
 void stage_close(struct stage *s); // gate 3, then frees
 

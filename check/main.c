@@ -17,6 +17,7 @@ static const struct suite *const suites[] = {
     &suite_swiglu,
     &suite_linear,
     &suite_linear_wide,
+    &suite_arranged,
     &suite_linear_prompt,
     &suite_linear_prompt_terms,
     &suite_activated,
@@ -70,17 +71,19 @@ static void reserve(struct device *d, const struct device_limits *limits) {
     exit(2);
 }
 
-// A backend may leave out the operations of block drafters, and those that stand for several.
-static bool is_there(const struct suite *s, const struct ops *o) {
-    return (s != &suite_moe || o->moe != NULL) && (s != &suite_conv_delta || o->conv_delta != NULL) &&
-           (s != &suite_gated || o->linear_swiglu != NULL) && (s != &suite_block_conv || o->block_conv != NULL) &&
+// A backend may leave out the operations of block drafters, those that stand for several, and an order of its own for
+// weights.
+static bool is_there(const struct suite *s, const struct ops *o, bool arranges) {
+    return (s != &suite_arranged || arranges) && (s != &suite_moe || o->moe != NULL) &&
+           (s != &suite_conv_delta || o->conv_delta != NULL) && (s != &suite_gated || o->linear_swiglu != NULL) &&
+           (s != &suite_block_conv || o->block_conv != NULL) &&
            (s != &suite_block_attention || o->block_attention != NULL);
 }
 
 static void run_suite(const struct suite *s, struct subject *subjects, int n, struct run *total) {
     int64_t start = clock_ns();
     long passed = total->passed, failed = total->failed;
-    if (!is_there(s, subjects[0].device->ops)) {
+    if (!is_there(s, subjects[0].device->ops, subjects[0].device->arrange != NULL)) {
         printf("%-10s %-21s not built for this device\n", s->suite, s->op);
         return;
     }

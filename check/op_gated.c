@@ -70,6 +70,13 @@ static void gated_case(struct run *r, int n_row, int64_t n_in, int64_t width, bo
     if (!all.done) return;
     expect_same_bits(r, "linear and swiglu", all.activated, two.activated, (size_t)(n_row * width));
     expect_same_bits(r, "the linear behind them", all.product, two.product, (size_t)(n_row * c.n_out));
+    if (r->subject->device->arrange != NULL) {
+        r->arranged = true;
+        struct gated_result of = call_block(r, &c, true, 0, n_row);
+        expect_same_bits(r, "of arranged weights", of.activated, all.activated, (size_t)(n_row * width));
+        expect_same_bits(r, "the linear of arranged weights", of.product, all.product, (size_t)(n_row * c.n_out));
+        r->arranged = false;
+    }
     for (int i = 0; i < n_row && n_row > 1; i++) {
         struct gated_result one = call_block(r, &c, true, i, 1);
         expect_same_bits(r, "a row alone", one.activated, all.activated + i * width, (size_t)width);
@@ -88,6 +95,7 @@ static void run_gated(struct run *r) {
     gated_case(r, 9, 1024, 6144, true);
     static const int few[] = {2, 4, 5, 8};
     for (int i = 0; i < 4; i++) gated_case(r, few[i], 1152, 4224, i % 2 == 0);
+    for (int i = 0; i < 4; i++) gated_case(r, few[i], 1280, 4352, i % 2 == 0);
 }
 
 static bool swapped(struct device *d, const struct linear_swiglu_args *a) {

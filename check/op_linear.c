@@ -144,6 +144,13 @@ static void check_independence(struct run *r, const struct linear_data *data, fl
     for (int t = 0; t < n && n > 1; t += step)
         compare_rows(r, r->subject->device, data, "a row alone", &rows[t], 1, all);
     if (n > 3) compare_rows(r, r->subject->device, data, "three rows", rows, 3, all);
+    bool arranged = false;
+    for (int p = 0; p < data->c->n_parts; p++) arranged = arranged || is_arranged(r->subject->device, &data->w[p]);
+    if (!arranged) return;
+    r->arranged = true;
+    compare_rows(r, r->subject->device, data, "arranged weights", rows, n, all);
+    if (n > 1) compare_rows(r, r->subject->device, data, "arranged weights, a row alone", rows, 1, all);
+    r->arranged = false;
 }
 
 static void linear_case(struct run *r, const struct linear_case *c) {
@@ -221,20 +228,26 @@ static void several_parts(struct run *r, enum form form, int n_row) {
 
 // Outputs of which each processor of a large GPU has several tiles, in parts, and as few as a tile or two for each.
 static void many_outputs(struct run *r, int n_row) {
-    struct weight_spec spec = affine(4, 64, DTYPE_BF16, 4350, 1024);
+    struct weight_spec spec = affine(4, 64, DTYPE_BF16, 4350, 1024), even = affine(4, 64, DTYPE_BF16, 4352, 1280);
     linear_case(r, &(struct linear_case){FORM_ROWS, n_row, 1024, 3, {spec, spec, spec}, true, false, false});
+    linear_case(r, &(struct linear_case){FORM_ROWS, n_row, 1280, 3, {even, even, even}, true, false, false});
+    struct weight_spec uneven = affine(4, 64, DTYPE_BF16, 4350, 1280); // is not arranged beside those that are
+    linear_case(r, &(struct linear_case){FORM_ROWS, n_row, 1280, 3, {even, uneven, even}, true, false, false});
+    one_weight(r, FORM_ROWS, n_row, affine(4, 64, DTYPE_BF16, 3000, 1280), false, true);
     one_weight(r, FORM_ROWS, n_row, affine(4, 64, DTYPE_BF16, 3000, 1152), false, true);
 }
 
 static void run_rows(struct run *r) {
     static const int n_rows[] = {1, 2, 3, 4, 5, 8, 16, 17, 33, 64};
     one_weight(r, FORM_ROWS, 5, affine(4, 64, DTYPE_BF16, 37, 128), true, true);
+    one_weight(r, FORM_ROWS, 5, affine(4, 64, DTYPE_BF16, 40, 256), true, true);
     several_parts(r, FORM_ROWS, 5);
     if (r->hunting) return;
     every_weight(r, FORM_ROWS, 5);
     for (int i = 0; i < 10; i++) {
         one_weight(r, FORM_ROWS, n_rows[i], affine(4, 64, DTYPE_BF16, 130, 512), false, false);
         one_weight(r, FORM_ROWS, n_rows[i], affine(4, 64, DTYPE_BF16, 70, 1024 + i % 2 * 128), i % 3 == 0, i % 3 == 1);
+        one_weight(r, FORM_ROWS, n_rows[i], affine(4, 64, DTYPE_BF16, 136, 256 << i % 4), i % 3 == 2, i % 3 == 0);
         one_weight(r, FORM_ROWS, n_rows[i], affine(8, 64, DTYPE_BF16, 65, 256), true, true);
         one_weight(r, FORM_ROWS, n_rows[i], affine(8, 64, DTYPE_BF16, 70, 1920 + i % 2 * 128), i % 3 == 1, i % 3 == 0);
         one_weight(r, FORM_ROWS, n_rows[i], plain(DTYPE_BF16, 65, 192), true, false);
@@ -257,6 +270,7 @@ static void run_wide(struct run *r) {
 static void run_prompt(struct run *r) {
     static const int n_rows[] = {1, 2, 3, 4, 5, 63, 64, 65, 127, 128, 129, 200};
     one_weight(r, FORM_PROMPT, 5, affine(4, 64, DTYPE_BF16, 37, 128), true, true);
+    one_weight(r, FORM_PROMPT, 5, affine(4, 64, DTYPE_BF16, 40, 256), true, true);
     activated(r, 5, affine(4, 64, DTYPE_BF16, 37, 128), true);
     several_parts(r, FORM_PROMPT, 19);
     if (r->hunting) return;
@@ -272,6 +286,7 @@ static void run_prompt(struct run *r) {
     // More tiles than a GPU has processors, each with fewer steps than a pipeline is deep, or more.
     one_weight(r, FORM_PROMPT, 200, affine(4, 64, DTYPE_BF16, 8800, 128), true, false);
     one_weight(r, FORM_PROMPT, 130, affine(4, 64, DTYPE_BF16, 8800, 640), false, true);
+    one_weight(r, FORM_PROMPT, 130, affine(4, 64, DTYPE_BF16, 8800, 768), false, true);
 }
 
 // ---- faults ----
@@ -339,6 +354,12 @@ static void split_by_rows(struct device *d, const struct linear_args *a) {
     if (a->x.n_row > 1) corrupt_last_bit(d, a->part[0].out, a->x.n_row - 1, 0);
 }
 
+static void taken_for_rows(struct device *d, const struct linear_args *a) {
+    struct weight w = *a->part[0].w;
+    w.arranged = false;
+    with_weight(d, a, &w);
+}
+
 static void plant_scale(struct ops *o) { o->linear = no_scale; }
 static void plant_bias(struct ops *o) { o->linear = no_bias; }
 static void plant_shift(struct ops *o) { o->linear = shifted_codes; }
@@ -349,6 +370,7 @@ static void plant_stale(struct ops *o) { o->linear = stale_row; }
 static void plant_scaled(struct ops *o) { o->linear = scaled; }
 static void plant_end(struct ops *o) { o->linear = past_end; }
 static void plant_split(struct ops *o) { o->linear = split_by_rows; }
+static void plant_order(struct ops *o) { o->linear = taken_for_rows; }
 
 static const struct fault faults[] = {
     {"missing scale", plant_scale},
@@ -385,3 +407,20 @@ const struct suite suite_linear_prompt_terms = {
     faults,
     10,
     {.max_rows = 200, .max_round_rows = 1, .max_in = 1024, .max_out = 8800, .n_expert = 8}};
+
+// Both forms of products with weights in the device's own order, as the cases of the other suites are run too.
+static void run_arranged(struct run *r) {
+    for (int form = 0; form < 2; form++)
+        one_weight(r, form == 0 ? FORM_ROWS : FORM_PROMPT, 5, affine(4, 64, DTYPE_BF16, 40, 256), true, true);
+    if (r->hunting) return;
+    for (int i = 0; i < 6; i++)
+        one_weight(r, FORM_ROWS, (const int[]){1, 2, 6, 12, 20, 40}[i], affine(4, 64, DTYPE_BF16, 264, 2560), i % 2,
+                   true);
+    one_weight(r, FORM_PROMPT, 70, affine(4, 64, DTYPE_BF16, 136, 768), true, false);
+}
+
+static const struct fault arranged_faults[] = {{"arranged weights taken for rows", plant_order}};
+
+const struct suite suite_arranged = {
+    "linear",        "arranged", run_arranged,
+    arranged_faults, 1,          {.max_rows = 70, .max_round_rows = 40, .max_in = 2560, .max_out = 264}};

@@ -39,13 +39,19 @@ static void embed_case(struct run *r, const struct weight_spec *spec) {
     for (int t = 0; t < n; t++)
         expect_same_bits(r, "a row alone", call_embed(r, r->subject->device, &w, &ids[t], 1), all + t * spec->n_in,
                          (size_t)spec->n_in);
+    if (r->subject->device->arrange == NULL) return;
+    r->arranged = true;
+    expect_same_bits(r, "of an arranged table", call_embed(r, r->subject->device, &w, ids, n), all,
+                     (size_t)(n * spec->n_in));
+    r->arranged = false;
 }
 
 static void run_embed(struct run *r) {
     static const struct weight_spec specs[] = {
-        {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, 10, 128}, {WEIGHT_AFFINE, DTYPE_F16, 3, 32, 10, 96},
-        {WEIGHT_AFFINE, DTYPE_F32, 6, 128, 10, 256}, {WEIGHT_PLAIN, DTYPE_BF16, 0, 0, 10, 100},
-        {WEIGHT_PLAIN, DTYPE_F16, 0, 0, 10, 64},     {WEIGHT_PLAIN, DTYPE_F32, 0, 0, 10, 33},
+        {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, 10, 128}, {WEIGHT_AFFINE, DTYPE_BF16, 4, 64, 16, 256},
+        {WEIGHT_AFFINE, DTYPE_F16, 3, 32, 10, 96},   {WEIGHT_AFFINE, DTYPE_F32, 6, 128, 10, 256},
+        {WEIGHT_PLAIN, DTYPE_BF16, 0, 0, 10, 100},   {WEIGHT_PLAIN, DTYPE_F16, 0, 0, 10, 64},
+        {WEIGHT_PLAIN, DTYPE_F32, 0, 0, 10, 33},
     };
     for (int i = 0; i < (int)(sizeof specs / sizeof specs[0]) && !case_done(r); i++) embed_case(r, &specs[i]);
 }

@@ -136,6 +136,13 @@ static void series_case(struct run *r, struct shape of, const int *n_rows, int n
         struct series_result apart = call_series(r, &c, true, 0, n_rows[i]);
         for (int k = 0; k < N_TAKEN; k++)
             expect_same_bits(r, names[k], all.of[k], apart.of[k], (size_t)(n_rows[i] * all.n_col[k]));
+        if (r->subject->device->arrange != NULL) {
+            r->arranged = true;
+            struct series_result other = call_series(r, &c, false, 0, n_rows[i]);
+            r->arranged = false;
+            for (int k = 0; k < N_TAKEN; k++)
+                expect_same_bits(r, names[k], other.of[k], all.of[k], (size_t)(n_rows[i] * all.n_col[k]));
+        }
         for (int row = 0; row < n_rows[i] && n_rows[i] > 1 && i + 1 >= n - 1; row++) {
             struct series_result one = call_series(r, &c, false, row, 1);
             for (int k = 0; k < N_TAKEN; k++)

@@ -78,13 +78,34 @@ struct tensor stage_tensor_inout(struct stage *s, const float *values, int64_t n
     return add_tensor(s, values, n_row, n_col, t, true);
 }
 
+// From now on the buffers' contents are what they are; the bands around them are still what they were.
+static void take_contents(struct stage *s, int first) {
+    for (int i = first; i < s->n; i++) {
+        struct stage_buffer *b = &s->buffers[i];
+        stage_read_bytes(s, b->device, b->before + GUARD, b->bytes);
+    }
+}
+
+// Every device that has an order of its own has it for this kind.
+bool is_arranged(const struct device *d, const struct weight *w) {
+    return d->arrange != NULL && w->kind == WEIGHT_AFFINE && w->dtype == DTYPE_BF16 && w->bits == 4 && w->group == 64 &&
+           w->n_out % 8 == 0 && w->n_in % 256 == 0;
+}
+
 struct weight stage_weight(struct stage *s, const struct weight *host) {
     struct weight w = *host;
+    int first = s->n;
     w.data = stage_input(s, host->data, (size_t)w.n_out * weight_row_bytes(&w));
-    if (w.kind != WEIGHT_AFFINE) return w;
-    size_t bytes = (size_t)(w.n_out * (w.n_in / w.group)) * dtype_bytes(w.dtype);
-    w.scales = stage_input(s, host->scales, bytes);
-    w.biases = stage_input(s, host->biases, bytes);
+    if (w.kind == WEIGHT_AFFINE) {
+        size_t bytes = (size_t)(w.n_out * (w.n_in / w.group)) * dtype_bytes(w.dtype);
+        w.scales = stage_input(s, host->scales, bytes);
+        w.biases = stage_input(s, host->biases, bytes);
+    }
+    if (s->run->arranged && s->device->arrange != NULL) {
+        s->device->arrange(s->device, &w);
+        expect(s->run, w.arranged == is_arranged(s->device, host), "arranged or not, against what is expected");
+        take_contents(s, first);
+    }
     return w;
 }
 

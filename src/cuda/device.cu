@@ -221,6 +221,7 @@ static void fill_device(struct cuda_device *d, const struct cuda_device_info *in
     d->base.release = cuda_release;
     d->base.copy_in = cuda_copy_in;
     d->base.copy_out = cuda_copy_out;
+    d->base.arrange = cuda_arrange;
     d->base.copy = cuda_copy;
     d->base.transfer = cuda_transfer;
     d->base.transfer_done = cuda_transfer_done;

@@ -101,7 +101,7 @@ struct expert_weights find_expert_weights(struct cuda_device *d, const struct we
                                           const char **table) {
     struct expert_weights x;
     memset(&x, 0, sizeof x);
-    x.first = weight_view_of(&w[0]);
+    x.first = rows_view_of(&w[0]);
     x.usual = is_usual_q4(x.first);
     if (n < 2) return x;
     x.data_step = step_of(w[0].data, w[1].data);
@@ -119,7 +119,7 @@ struct expert_weights find_expert_weights(struct cuda_device *d, const struct we
         x.usual = x.usual && x.data_step % 16 == 0 && x.scales_step % 4 == 0 && x.biases_step % 4 == 0;
         return x;
     }
-    for (int e = 1; e < n; e++) x.usual = x.usual && is_usual_q4(weight_view_of(&w[e]));
+    for (int e = 1; e < n; e++) x.usual = x.usual && is_usual_q4(rows_view_of(&w[e]));
     const void **host = (const void **)malloc((size_t)(3 * n) * sizeof *host);
     must(host != NULL);
     for (int e = 0; e < n; e++) {

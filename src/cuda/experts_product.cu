@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 2)
         return p.rows.rows + (int64_t)(pairs[pair] / p.x_divisor) * p.rows.stride +
                term_of_tile<PROMPT_TERMS>(i) * p.rows.second;
     };
-    multiply_tile<BITS, PROMPT_ROWS>(w, o0, row_of, shared, sums);
+    multiply_tile<BITS, PROMPT_ROWS, false>(w, o0, row_of, shared, sums);
     each_pair<PROMPT_ROWS, PROMPT_TERMS>(sums, [&](int i, int j, float y0, float y1) {
         if (i >= tile.n) return;
         float scale = p.rows.scales[pairs[i] / p.x_divisor] * (1 / EXPANDED_SCALE);

@@ -51,6 +51,7 @@ static __device__ __forceinline__ struct experts_q4_place experts_place(const st
 
 // What both launches share.
 struct experts_q4_work {
+    static constexpr bool ARRANGED = false;
     const struct experts_q4_job &job;
 
     __device__ __forceinline__ int n_column(int tile) const { return experts_place(job, tile).tile.n; }

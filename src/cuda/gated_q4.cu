@@ -11,7 +11,7 @@ struct gated_job {
 };
 
 // As many outputs of both a tile as tile_outputs says.
-template <int MT, int NT, q4_place PLACE> struct gated_work : q4_work<MT, NT, PLACE> {
+template <int MT, int NT, q4_place PLACE, bool ARRANGED> struct gated_work : q4_work<MT, NT, PLACE, ARRANGED> {
     const struct gated_job &gated;
 
     __device__ __forceinline__ struct q4_matrix matrix(int tile, int place) const {
@@ -27,14 +27,14 @@ template <int MT, int NT, q4_place PLACE> struct gated_work : q4_work<MT, NT, PL
 };
 
 // LEAST: blocks beside each other on a processor.
-template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int LEAST, q4_when LOAD>
+template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int LEAST, q4_when LOAD, bool ARRANGED>
 static __global__ void __launch_bounds__(Q4_THREADS *TEAMS, LEAST)
     gated_q4_kernel(const __grid_constant__ gated_job job) {
     extern __shared__ __align__(16) char shared[];
     constexpr int COLUMNS = q4_columns<NT, PLACE>();
     let_next_start();
     const struct q4_job &product = job.product;
-    struct gated_work<MT, NT, PLACE> work = {
+    struct gated_work<MT, NT, PLACE, ARRANGED> work = {
         {product, q4_own_planes<MT, NT, PLACE, TEAMS, STAGES>(shared, product.n_unit), 1, 0}, job
     };
     q4_walk_as<MT, NT, q4_plane_rows<PLACE>(), TEAMS, STAGES, LOAD, true>(
@@ -45,8 +45,9 @@ static __global__ void __launch_bounds__(Q4_THREADS *TEAMS, LEAST)
 // Whether there is room for it, and it was started.
 template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int LEAST, q4_when LOAD>
 static bool launch(struct cuda_device *d, struct gated_job *job) {
-    auto kernel = gated_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, LEAST, LOAD>;
     struct q4_job *product = &job->product;
+    auto kernel = product->arranged ? gated_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, LEAST, LOAD, true>
+                                    : gated_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, LEAST, LOAD, false>;
     size_t bytes = q4_block_bytes<MT, NT, PLACE, TEAMS, STAGES>(product->n_unit);
     if (!q4_has_room(d, bytes)) return false;
     product->n_part = 1;
@@ -78,7 +79,9 @@ static bool has_kernels(const struct cuda_device *d, const struct linear_swiglu_
     bool usual = is_usual_q4(weight_view_of(gate)) && is_usual_q4(weight_view_of(up)) && gate->n_out == up->n_out;
     bool wide =
         a->gated.out.dtype == DTYPE_F32 && l->part[0].out.dtype == DTYPE_F32 && l->part[1].out.dtype == DTYPE_F32;
-    if (!usual || !wide || l->x.n_col / PLANES_UNIT < Q4_WARPS || d->shared_bytes < MOST_SHARED) return false;
+    if (gate->arranged != up->arranged || !usual || !wide || l->x.n_col / PLANES_UNIT < Q4_WARPS ||
+        d->shared_bytes < MOST_SHARED)
+        return false;
     return has_room(d, n_row, l->x.n_col) || series_has_room(d, n_row, l->x.n_col, 2 * gate->n_out);
 }
 
@@ -99,6 +102,7 @@ bool cuda_linear_swiglu(struct device *base, const struct linear_swiglu_args *a)
     scratch_done(d, &c);
     for (int p = 0; p < 2; p++) product.part[p] = (struct rows_part){weight_view_of(l->part[p].w), {}, 0};
     product.n_part = 2;
+    product.arranged = l->part[0].w->arranged;
     product.in = plane_input_of(l->x, l->norm_weight, l->norm_eps);
     product.n_unit = (int)(l->x.n_col / PLANES_UNIT);
     product.n_row = l->x.n_row;

@@ -187,6 +187,42 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
+// The same of matrices that are arranged: a block has eight units of eight outputs, a warp two units of one output at
+// a time, so that what it stores is contiguous.
+#define EXPAND_UNITS 8
+
+static __global__ void __launch_bounds__(THREADS) expand_arranged_kernel(struct weight_view w, __half *out) {
+    constexpr int ROWS = THREADS / 16 / EXPAND_UNITS; // outputs at once
+    int unit = (int)blockIdx.x * EXPAND_UNITS + threadIdx.x / 16 % EXPAND_UNITS, word = threadIdx.x % 16;
+    int64_t output = (int64_t)blockIdx.y * ARRANGED_OUTPUTS + threadIdx.x / (16 * EXPAND_UNITS);
+    if (unit >= w.n_group / 2) return;
+    const char *codes = w.data + arranged_codes(output, unit, w.row_bytes) + word * 4;
+    const char *scales =
+        (unit % 2 == 0 ? w.scales : w.biases) + arranged_scales(output, unit, w.n_group * 2) + word / 8 * 2;
+    uint32_t words[EXPAND_AHEAD];
+    uint16_t scale[EXPAND_AHEAD], bias[EXPAND_AHEAD];
+#pragma unroll
+    for (int k = 0; k < EXPAND_AHEAD; k++) {
+        words[k] = __ldg((const uint32_t *)(codes + k * ROWS * 64));
+        scale[k] = __ldg((const uint16_t *)(scales + k * ROWS * 8));
+        bias[k] = __ldg((const uint16_t *)(scales + k * ROWS * 8 + 4));
+    }
+    static_assert(ROWS * EXPAND_AHEAD == ARRANGED_OUTPUTS, "a thread has a word of all its outputs at once");
+    __half *to = out + output * w.n_in + unit * UNIT_INPUTS + word * 8;
+#pragma unroll
+    for (int k = 0; k < EXPAND_AHEAD; k++) {
+        uint32_t v[4];
+        four_bit_pairs(words[k], half_scale(__uint_as_float((uint32_t)scale[k] << 16)),
+                       half_scale(__uint_as_float((uint32_t)bias[k] << 16)), v);
+        *(uint4 *)(to + k * ROWS * w.n_in) = *(uint4 *)v;
+    }
+}
+
+static void launch_expand_arranged(struct cuda_device *d, const struct weight_view &w, __half *out) {
+    dim3 grid((unsigned)ceil_div(w.n_in, EXPAND_UNITS * UNIT_INPUTS), (unsigned)(w.n_out / ARRANGED_OUTPUTS));
+    expand_arranged_kernel<<<grid, THREADS, 0, d->stream>>>(w, out);
+}
+
 // Scales of fp32 are rare enough for the kernel below.
 static bool has_short_scales(const struct weight_view &w) { return w.dtype == DTYPE_BF16 || w.dtype == DTYPE_F16; }
 
@@ -224,7 +260,9 @@ static void expand(struct cuda_device *d, const struct weight_view &w, __half *o
     switch (w.weight_class) {
     case CLASS_Q2: launch_expand<2>(d, w, out); break;
     case CLASS_Q3: launch_expand<3>(d, w, out); break;
-    case CLASS_Q4: (has_short_scales(w) ? launch_expand_q4 : launch_expand<4>)(d, w, out); break;
+    case CLASS_Q4:
+        (w.arranged ? launch_expand_arranged : has_short_scales(w) ? launch_expand_q4 : launch_expand<4>)(d, w, out);
+        break;
     case CLASS_Q5: launch_expand<5>(d, w, out); break;
     case CLASS_Q6: launch_expand<6>(d, w, out); break;
     case CLASS_Q8: launch_expand<8>(d, w, out); break;

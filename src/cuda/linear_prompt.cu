@@ -40,7 +40,7 @@ static __device__ __forceinline__ void store_pair(const struct prompt_job &job, 
     *(float2 *)((float *)job.out.data + t * job.out.stride + o) = make_float2(y0, y1);
 }
 
-template <int BITS, int TERMS>
+template <int BITS, int TERMS, bool ARRANGED>
 static __global__ void __launch_bounds__(PROMPT_THREADS, 2)
     linear_prompt_kernel(const __grid_constant__ prompt_job job) {
     extern __shared__ __align__(16) char shared[];
@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 2)
         int64_t t = t0 + row_of_tile<TERMS>(i);
         return t < job.n_row ? job.x.rows + t * job.x.stride + term_of_tile<TERMS>(i) * job.x.second : NULL;
     };
-    multiply_tile<BITS, TILE_ROWS>(job.w, o0, row_of, shared, sums);
+    multiply_tile<BITS, TILE_ROWS, ARRANGED>(job.w, o0, row_of, shared, sums);
     each_pair<TILE_ROWS, TERMS>(sums,
                                 [&](int i, int j, float y0, float y1) { store_pair(job, t0 + i, o0 + j, y0, y1); });
 }
@@ -60,26 +60,29 @@ static bool pairs_are_aligned(const struct tensor &t) {
     return t.dtype == DTYPE_F32 && (uintptr_t)t.data % 8 == 0 && t.stride % 2 == 0;
 }
 
-template <int BITS, int TERMS> static void launch_terms(struct cuda_device *d, const struct prompt_job &job) {
+template <int BITS, int TERMS, bool ARRANGED>
+static void launch_terms(struct cuda_device *d, const struct prompt_job &job) {
+    auto kernel = linear_prompt_kernel<BITS, TERMS, ARRANGED>;
     size_t bytes = prompt_shared_bytes<TILE_ROWS>();
-    cudaFuncSetAttribute(linear_prompt_kernel<BITS, TERMS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     dim3 grid((unsigned)ceil_div(job.n_row, TILE_ROWS / TERMS), (unsigned)ceil_div(job.w.n_out, PROMPT_OUTPUTS));
-    linear_prompt_kernel<BITS, TERMS><<<grid, PROMPT_THREADS, bytes, d->stream>>>(job);
+    kernel<<<grid, PROMPT_THREADS, bytes, d->stream>>>(job);
     cuda_launched(d, "linear, prompt");
 }
 
-template <int BITS> static void launch_prompt(struct cuda_device *d, const struct prompt_job &job) {
+template <int BITS, bool ARRANGED = false>
+static void launch_prompt(struct cuda_device *d, const struct prompt_job &job) {
     if (job.x.second != 0)
-        launch_terms<BITS, 2>(d, job);
+        launch_terms<BITS, 2, ARRANGED>(d, job);
     else
-        launch_terms<BITS, 1>(d, job);
+        launch_terms<BITS, 1, ARRANGED>(d, job);
 }
 
 static void launch_class(struct cuda_device *d, const struct prompt_job &job) {
     switch (job.w.weight_class) {
     case CLASS_Q2: launch_prompt<2>(d, job); break;
     case CLASS_Q3: launch_prompt<3>(d, job); break;
-    case CLASS_Q4: launch_prompt<4>(d, job); break;
+    case CLASS_Q4: (job.w.arranged ? launch_prompt<4, true> : launch_prompt<4>)(d, job); break;
     case CLASS_Q5: launch_prompt<5>(d, job); break;
     case CLASS_Q6: launch_prompt<6>(d, job); break;
     case CLASS_Q8: launch_prompt<8>(d, job); break;

@@ -2,13 +2,13 @@
 #include "cuda/work_q4.cuh"
 
 // BESIDE: blocks for which a processor has registers.
-template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int BESIDE, q4_when LOAD>
+template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int BESIDE, q4_when LOAD, bool ARRANGED>
 static __global__ void __launch_bounds__(Q4_THREADS *TEAMS, BESIDE)
     linear_q4_kernel(const __grid_constant__ q4_job job) {
     extern __shared__ __align__(16) char shared[];
     constexpr int COLUMNS = q4_columns<NT, PLACE>();
     let_next_start();
-    struct q4_work<MT, NT, PLACE> work = {
+    struct q4_work<MT, NT, PLACE, ARRANGED> work = {
         job, q4_own_planes<MT, NT, PLACE, TEAMS, STAGES>(shared, job.n_unit), 1, (int)blockIdx.y * 4 * NT
     };
     q4_walk_as<MT, NT, q4_plane_rows<PLACE>(), TEAMS, STAGES, LOAD, false>(
@@ -20,7 +20,8 @@ static __global__ void __launch_bounds__(Q4_THREADS *TEAMS, BESIDE)
 // blocks of the next launch find room beside them. EVEN: tiles are cut for all teams to have as many.
 template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int LEAST, q4_when LOAD, bool EVEN, int BESIDE = LEAST>
 static bool launch(struct cuda_device *d, struct q4_job *job) {
-    auto kernel = linear_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, BESIDE, LOAD>;
+    auto kernel = job->arranged ? linear_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, BESIDE, LOAD, true>
+                                : linear_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, BESIDE, LOAD, false>;
     size_t bytes = q4_block_bytes<MT, NT, PLACE, TEAMS, STAGES>(job->n_unit);
     if (!q4_has_room(d, bytes)) return false;
     int most_outputs = q4_tile_outputs(job->n_unit, MT);

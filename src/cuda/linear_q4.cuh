@@ -17,7 +17,8 @@ struct q4_job {
     struct tensor residual;
     struct plane_input in;
     struct plane_rows x;
-    bool made; // x has the rows' planes; else it has room for them
+    bool made;     // x has the rows' planes; else it has room for them
+    bool arranged; // all parts' weights are, or none's
     int64_t n_row;
 };
 

@@ -87,7 +87,7 @@ static void launch_class(struct cuda_device *d, const struct rows_job &job, int 
 
 static bool are_alike(const struct weight_view &a, const struct weight_view &b) {
     return a.weight_class == b.weight_class && (a.group == 32) == (b.group == 32) &&
-           has_plane_rows(a) == has_plane_rows(b);
+           has_plane_rows(a) == has_plane_rows(b) && a.arranged == b.arranged;
 }
 
 // Whether the call before has left the rows' planes.
@@ -111,12 +111,13 @@ static void take_rows(struct cuda_device *d, const struct linear_args *a, struct
     if (n_usual < a->n_parts) prepare_rows(d, a->x, a->norm_weight, a->norm_eps, x);
 }
 
-// Whether the product waits for what follows. All its parts are of the usual kind.
+// Whether the product waits for what follows. All its parts are of the usual kind, and as arranged.
 static bool put_aside(struct cuda_device *d, const struct linear_args *a, struct q4_job *usual) {
     for (int p = 0; p < a->n_parts; p++)
         usual->part[p] = (struct rows_part){weight_view_of(a->part[p].w), a->part[p].out, 0};
     usual->n_part = a->n_parts;
     usual->n_unit = (int)(a->x.n_col / UNIT_INPUTS);
+    usual->arranged = a->part[0].w->arranged;
     return series_add(d, usual, NULL);
 }
 
@@ -124,7 +125,9 @@ void linear_rows(struct cuda_device *d, const struct linear_args *a) {
     struct rows_job job;
     struct q4_job usual = {};
     bool all_usual = true;
-    for (int p = 0; p < a->n_parts; p++) all_usual = all_usual && is_usual_q4(weight_view_of(a->part[p].w));
+    for (int p = 0; p < a->n_parts; p++)
+        all_usual =
+            all_usual && is_usual_q4(weight_view_of(a->part[p].w)) && a->part[p].w->arranged == a->part[0].w->arranged;
     // First: other kinds have their rows prepared at once, and what waits may write those rows, and uses the scratch.
     if (!all_usual) series_send(d);
     job.residual = usual.residual = a->residual;
@@ -151,6 +154,7 @@ void linear_rows(struct cuda_device *d, const struct linear_args *a) {
         }
         usual.n_part = job.n_part;
         usual.n_unit = (int)(kind.n_in / UNIT_INPUTS);
+        usual.arranged = kind.arranged;
         for (int p = 0; p < job.n_part; p++) usual.part[p] = job.part[p];
         if (is_usual_q4(kind))
             linear_q4(d, &usual);

@@ -39,7 +39,7 @@ size_t need_moe(const struct device_limits *l) {
 
 // Of the usual kind, and as a lane has its groups.
 static bool fits(const struct expert_weights &w, const struct weight *shared) {
-    struct weight_view v = weight_view_of(shared);
+    struct weight_view v = rows_view_of(shared);
     return w.usual && is_usual_q4(v) && v.n_in == w.first.n_in && v.n_out == w.first.n_out &&
            v.n_in <= MOE_MOST_GROUPS * MOE_GROUP;
 }
@@ -57,9 +57,9 @@ static void fill_job(struct moe_job *job, const struct moe_args *a, const struct
     job->router.x = a->norm.x;
     job->norm_weight = a->norm.weight;
     job->eps = a->norm.eps;
-    job->shared_gate = moe_matrix_of(weight_view_of(a->gate));
-    job->shared_up = moe_matrix_of(weight_view_of(a->up));
-    job->shared_down = moe_matrix_of(weight_view_of(a->down));
+    job->shared_gate = moe_matrix_of(rows_view_of(a->gate));
+    job->shared_up = moe_matrix_of(rows_view_of(a->up));
+    job->shared_down = moe_matrix_of(rows_view_of(a->down));
     job->n_expert = e->n_expert;
     job->n_used = e->n_used;
     job->n_row = (int)e->x.n_row;

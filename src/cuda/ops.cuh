@@ -43,6 +43,7 @@ void cuda_swiglu(struct device *d, const struct swiglu_args *a);
 void cuda_router(struct device *d, const struct router_args *a);
 void cuda_experts(struct device *d, const struct experts_args *a);
 void cuda_draw(struct device *d, const struct draw_args *a);
+void cuda_arrange(struct device *d, struct weight *w);
 void cuda_copy(struct device *d, void *to, const void *from, size_t bytes);
 void cuda_transfer(struct device *d, bool to_host, const struct transfer_range *ranges, int n);
 bool cuda_transfer_done(struct device *d, bool wait);

@@ -66,7 +66,7 @@ __device__ __forceinline__ void q4_add_parts(const float *parts, int n_column, i
         q4_add_some<MT>(parts, n_column, n_sharing, out);
 }
 
-// Of tiles of two matrices (q4_open_pair): out(m, n, first, second). All warps share a sum.
+// Of tiles of two matrices (q4_open): out(m, n, first, second). All warps share a sum.
 template <int MT, typename OUT>
 __device__ __forceinline__ void q4_add_pairs(const float *parts, int n_column, OUT out) {
     int stride = n_column * 16 * MT;

@@ -33,18 +33,28 @@ template <int TERMS> __device__ __forceinline__ int row_of_tile(int i) { return 
 template <int TERMS> __device__ __forceinline__ int term_of_tile(int i) { return TERMS == 1 ? 0 : i / 8 % 2; }
 
 // This thread's weights of one step: output tid / 2 of the tile, 32 inputs.
-template <int BITS> struct step_weights {
+template <int BITS, bool ARRANGED> struct step_weights {
     uint32_t raw[raw_words<BITS>()];
     float scale, bias;
 
     __device__ __forceinline__ void load(const struct weight_view &w, int64_t o0, int step) {
         int64_t o = o0 + threadIdx.x / 2, k = (int64_t)step * PROMPT_INPUTS + threadIdx.x % 2 * 32;
+        if constexpr (ARRANGED) {
+            load_arranged(w, min(o, w.n_out - 1), min(k, w.n_in - 32)); // what is outside is not used
+            return;
+        }
         load_raw<BITS>(w, o, k, raw);
         scale = bias = 0;
         if (BITS >= CLASS_BF16 || o >= w.n_out || k >= w.n_in) return;
         int64_t g = o * w.n_group + k / w.group;
         scale = load_float(w.scales, w.dtype, g);
         bias = load_float(w.biases, w.dtype, g);
+    }
+    __device__ __forceinline__ void load_arranged(const struct weight_view &w, int64_t o, int64_t k) {
+        float2 by = arranged_group(w, o, (int)(k / 64));
+        *(uint4 *)raw = __ldg((const uint4 *)arranged_byte(w, o, k / 2));
+        scale = by.x;
+        bias = by.y;
     }
     __device__ __forceinline__ void store(const struct weight_view &w, char *tile) const {
         uint32_t v[16];

@@ -81,9 +81,9 @@ template <int PER> static void launch(struct cuda_device *d, const struct router
 struct router_job router_job_of(struct cuda_device *d, const struct router_args *a, struct carver *c) {
     struct router_job job;
     must(a->n_used <= a->gate->n_out && a->gate->n_out <= ROUTER_MOST);
-    job.gate = weight_view_of(a->gate);
+    job.gate = rows_view_of(a->gate);
     job.has_shared = a->shared_gate != NULL;
-    job.shared_gate = job.has_shared ? weight_view_of(a->shared_gate) : job.gate;
+    job.shared_gate = job.has_shared ? rows_view_of(a->shared_gate) : job.gate;
     job.x = a->x;
     job.n_used = a->n_used;
     job.ids = a->ids;

@@ -13,21 +13,23 @@ static __global__ void embed_kernel(const int32_t *ids, struct weight_view w, st
 
 // Eight codes of 4 or 8 bits a thread, which lie in one group; the same arithmetic. One element after another waits for
 // memory each time, with nothing to do meanwhile: a round begins with this.
-template <int BITS>
+template <int BITS, bool ARRANGED>
 static __global__ void __launch_bounds__(THREADS)
     embed_codes_kernel(const int32_t *ids, struct weight_view w, struct tensor out) {
     begin_kernel();
     int64_t row = ids[blockIdx.x];
     int i = (int)(blockIdx.y * THREADS + threadIdx.x) * 8;
     if (i >= w.n_in) return;
-    const char *codes = w.data + row * w.row_bytes + i * BITS / 8;
+    const char *codes = ARRANGED ? arranged_byte(w, row, i / 2) : w.data + row * w.row_bytes + i * BITS / 8;
     uint2 q = BITS == 4 ? make_uint2(*(const uint32_t *)codes, 0) : *(const uint2 *)codes;
     int64_t group = row * w.n_group + i / w.group;
-    float scale = load_float(w.scales, w.dtype, group), bias = load_float(w.biases, w.dtype, group), v[8];
+    float2 by = ARRANGED ? arranged_group(w, row, i / 64)
+                         : make_float2(load_float(w.scales, w.dtype, group), load_float(w.biases, w.dtype, group));
+    float v[8];
 #pragma unroll
     for (int k = 0; k < 8; k++) {
         uint32_t code = BITS == 4 ? q.x >> 4 * k & 15 : (k < 4 ? q.x : q.y) >> 8 * (k % 4) & 255;
-        v[k] = (float)code * scale + bias;
+        v[k] = (float)code * by.x + by.y;
     }
     float4 *to = (float4 *)((float *)out.data + blockIdx.x * out.stride + i);
     to[0] = *(const float4 *)v;
@@ -44,12 +46,15 @@ void cuda_embed(struct device *base, const struct embed_args *a) {
     const struct batch_view *b = cuda_batch(d, a->batch);
     if (d->failure != cudaSuccess) return;
     struct weight_view w = weight_view_of(a->table);
-    if (has_eight_codes(w) && rows_are_wide(a->out)) {
+    if ((w.arranged || has_eight_codes(w)) && rows_are_wide(a->out)) {
+        auto kernel = w.arranged                   ? embed_codes_kernel<4, true>
+                      : w.weight_class == CLASS_Q4 ? embed_codes_kernel<4, false>
+                                                   : embed_codes_kernel<8, false>;
         dim3 grid((unsigned)a->out.n_row, (unsigned)ceil_div(w.n_in, 8 * THREADS));
-        cuda_start(d, "embed", w.weight_class == CLASS_Q4 ? embed_codes_kernel<4> : embed_codes_kernel<8>, grid,
-                   THREADS, 0, b->ids, w, a->out);
+        cuda_start(d, "embed", kernel, grid, THREADS, 0, b->ids, w, a->out);
         return;
     }
+    must(!w.arranged); // rows of activations are fp32, and aligned
     cuda_start(d, "embed", embed_kernel, dim3((unsigned)a->out.n_row), THREADS, 0, b->ids, w, a->out);
 }
 

@@ -16,7 +16,7 @@ struct series_link {
 
 struct series {
     struct series_link link[SERIES_MOST];
-    int n_link;
+    int n_link;        // the weights of all are arranged (arranged.cuh), or of none
     unsigned *arrived; // on the device: blocks that have come to a meeting of any series; NULL: no series are started
 };
 

@@ -17,7 +17,8 @@ static __host__ __device__ inline bool is_gated(const struct series_link &l) { r
 // ---- weights ----
 
 // What this thread copies of each unit: 16 bytes of outputs at `even` and at `odd`, and of those a step further; and
-// one output's two scales or biases, and those a scale step further. live: a bit for each piece that is fetched.
+// scales or biases of an output (units_q4.cuh), and of that a step of scales further. live: a bit for each piece that
+// is fetched.
 struct unit_source {
     const char *even, *odd, *scales;
     int step, scale_step;
@@ -25,57 +26,51 @@ struct unit_source {
 };
 
 // The tile's outputs from unit `unit` on. Of gate and up a tile has eight outputs each by turns.
-template <int MT>
+template <int MT, bool ARRANGED>
 static __device__ __forceinline__ void open_tile(const struct series_link &l, int tile, int unit,
                                                  struct unit_source *q) {
+    constexpr int N_SCALES = q4_source<MT, ARRANGED>::N_SCALES;
     const struct q4_job &job = l.product;
     bool pair = is_gated(l);
-    int lane = threadIdx.x % 32, row = lane / 4, scale_row = pair ? lane % 8 : lane % 16, apart = pair ? 8 : 16;
+    int lane = threadIdx.x % 32, slot = q4_scale_slot<ARRANGED>(0), o = q4_output_in(pair, slot);
     struct q4_matrix a, b;
     if (pair) {
         a = q4_matrix_of(job.part[0].w, tile * job.tile_outputs, job.tile_outputs);
         b = q4_matrix_of(job.part[1].w, tile * job.tile_outputs, job.tile_outputs);
     } else {
         a = b = q4_matrix_in<MT>(job, tile, 0);
-        b.codes += 8 * b.row_bytes;
     }
-    int64_t at = unit * 64 + lane % 4 * 16 + (int64_t)row * a.row_bytes;
-    q->even = a.codes + at;
-    q->odd = b.codes + at;
-    q->step = apart * a.row_bytes;
-    const char *left = lane < 16 ? a.scales : a.biases, *right = lane < 16 ? b.scales : b.biases;
-    q->scales = (lane % 16 < 8 ? left : right) + unit * 4 + (int64_t)scale_row * a.scale_bytes;
-    q->scale_step = apart * a.scale_bytes;
+    q->even = q4_codes_of<ARRANGED>(a, lane / 4, unit) + lane % 4 * 16;
+    q->odd = q4_codes_of<ARRANGED>(b, lane / 4 + (pair ? 0 : 8), unit) + lane % 4 * 16;
+    q->step = (pair ? 8 : 16) * a.row_bytes;
+    if (q4_is_second(pair, slot)) a.scales = b.scales, a.biases = b.biases;
+    q->scales = q4_scales_from<ARRANGED>(a, o, unit);
+    q->scale_step = q4_output_in(pair, ARRANGED ? 32 : 16) * a.scale_bytes;
     q->live = 0;
 #pragma unroll
     for (int t = 0; t < 2 * MT; t++)
-        if ((pair ? t / 2 : t) * 8 + row <= a.last) q->live |= 1u << t;
+        if (q4_output_in(pair, t * 8 + lane / 4) <= a.last) q->live |= 1u << t;
 #pragma unroll
-    for (int t = 0; t < MT; t++)
-        if (t * apart + scale_row <= a.last) q->live |= 1u << (2 * MT + t);
+    for (int t = 0; t < N_SCALES; t++) {
+        slot = q4_scale_slot<ARRANGED>(t);
+        if (slot < 16 * MT && q4_output_in(pair, slot) <= a.last) q->live |= 1u << (2 * MT + t);
+    }
 }
 
 // As q4_fetch, where the outputs may be of one matrix or of two.
-template <int MT> static __device__ __forceinline__ void fetch_unit(struct unit_source *q, uint32_t to) {
-    int lane = threadIdx.x % 32;
-    uint32_t at = to + lane / 4 * 64 + (lane % 4 * 16 ^ q4_exchange(lane / 4));
+template <int MT, bool ARRANGED> static __device__ __forceinline__ void fetch_unit(struct unit_source *q, uint32_t to) {
+    uint32_t at = to + q4_piece_at();
 #pragma unroll
-    for (int t = 0; t < 2 * MT; t++) {
-        const char *from = (t % 2 == 0 ? q->even : q->odd) + t / 2 * (int64_t)q->step;
-        if (q->live & 1u << t)
-            asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(at + t * 512),
-                         "l"(from), "l"(read_once()));
-    }
-    at = to + MT * Q4_CODES + lane % 16 * 8 + lane / 16 * 4;
+    for (int t = 0; t < 2 * MT; t++)
+        if (q->live & 1u << t) q4_copy_codes(at + t * 512, (t % 2 == 0 ? q->even : q->odd) + t / 2 * (int64_t)q->step);
 #pragma unroll
-    for (int t = 0; t < MT; t++) {
-        const char *from = q->scales + t * (int64_t)q->scale_step;
+    for (int t = 0; t < q4_source<MT, ARRANGED>::N_SCALES; t++)
         if (q->live & 1u << (2 * MT + t))
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at + t * 128), "l"(from));
-    }
-    q->even += Q4_WARPS * 64;
-    q->odd += Q4_WARPS * 64;
-    q->scales += Q4_WARPS * 4;
+            q4_copy_scales<ARRANGED>(to + MT * Q4_CODES, q4_scale_slot<ARRANGED>(t),
+                                     q->scales + t * (int64_t)q->scale_step);
+    q->even += Q4_WARPS * q4_codes_step<ARRANGED>();
+    q->odd += Q4_WARPS * q4_codes_step<ARRANGED>();
+    q->scales += Q4_WARPS * q4_scales_step<ARRANGED>();
 }
 
 // This warp's units of all products and tiles, one after another; left: those of the tile that have not been asked for.
@@ -92,12 +87,12 @@ static __device__ __forceinline__ int units_of_warp(int n_unit, int k) {
     return (n_unit - k + Q4_WARPS - 1) / Q4_WARPS;
 }
 
-template <int MT, int STAGES>
+template <int MT, int STAGES, bool ARRANGED>
 static __device__ __forceinline__ void fetch_next(const struct series &s, int k, struct unit_walk *w) {
     while (w->left == 0 && w->link < s.n_link) {
         const struct series_link &l = s.link[w->link];
         if (w->tile < l.product.n_tile) {
-            open_tile<MT>(l, w->tile, k, &w->q);
+            open_tile<MT, ARRANGED>(l, w->tile, k, &w->q);
             w->left = units_of_warp(l.product.n_unit, k);
             w->tile += tile_step();
         } else {
@@ -107,7 +102,7 @@ static __device__ __forceinline__ void fetch_next(const struct series &s, int k,
     }
     if (w->left > 0) {
         constexpr int UNIT = q4_unit_bytes<MT>();
-        fetch_unit<MT>(&w->q, w->base + w->to);
+        fetch_unit<MT, ARRANGED>(&w->q, w->base + w->to);
         w->to = w->to + UNIT == STAGES * UNIT ? 0 : w->to + UNIT;
         w->left--;
     }
@@ -188,7 +183,7 @@ static __device__ __forceinline__ void finish_tile(const struct series_link &l, 
     });
 }
 
-template <int NT>
+template <int NT, bool ARRANGED>
 static __global__ void __launch_bounds__(series_shape<NT>::TEAMS *Q4_THREADS, 1)
     series_kernel(const __grid_constant__ series s) {
     extern __shared__ __align__(16) char shared[];
@@ -203,7 +198,7 @@ static __global__ void __launch_bounds__(series_shape<NT>::TEAMS *Q4_THREADS, 1)
     w.tile = first_tile();
     w.base = shared_address(stages);
 #pragma unroll 1
-    for (int i = 0; i < STAGES - 1; i++) fetch_next<MT, STAGES>(s, k, &w);
+    for (int i = 0; i < STAGES - 1; i++) fetch_next<MT, STAGES, ARRANGED>(s, k, &w);
 #pragma unroll 1
     for (int nth = 0; nth < s.n_link; nth++) {
         const struct series_link &l = s.link[nth];
@@ -232,7 +227,7 @@ static __global__ void __launch_bounds__(series_shape<NT>::TEAMS *Q4_THREADS, 1)
                 q4_load<NT, PLANES_TILE>(rows, &next);
                 copies_wait<STAGES - 2>();
                 __syncwarp();
-                fetch_next<MT, STAGES>(s, k, &w);
+                fetch_next<MT, STAGES, ARRANGED>(s, k, &w);
                 q4_multiply<MT, NT>(stages + stage, in, y);
                 in = next;
                 stage = stage + UNIT == ALL ? 0 : stage + UNIT;
@@ -257,8 +252,9 @@ template <int NT> static void launch(struct cuda_device *d, struct series *s) {
         if (gated) job->n_part = 1; // a tile is of the first part alone
         q4_cut_evenly(job, gated ? 8 * shape::MT : 16 * shape::MT, slots);
     }
-    cudaFuncSetAttribute(series_kernel<NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)block_bytes<NT>());
-    cuda_start(d, "products in series", series_kernel<NT>, dim3((unsigned)d->n_processors), shape::TEAMS * Q4_THREADS,
+    auto kernel = s->link[0].product.arranged ? series_kernel<NT, true> : series_kernel<NT, false>;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)block_bytes<NT>());
+    cuda_start(d, "products in series", kernel, dim3((unsigned)d->n_processors), shape::TEAMS * Q4_THREADS,
                block_bytes<NT>(), *s);
 }
 
@@ -301,7 +297,9 @@ bool series_add(struct cuda_device *d, const struct q4_job *product, const struc
     int64_t n_row = product->n_row, n_out = 0;
     for (int p = 0; p < product->n_part; p++) n_out += product->part[p].w.n_out;
     bool usual = series_has_room(d, n_row, (int64_t)product->n_unit * PLANES_UNIT, n_out);
-    if (s->n_link > 0 && (!usual || s->n_link == SERIES_MOST || s->link[0].product.n_row != n_row)) series_send(d);
+    const struct q4_job *waiting = &s->link[0].product;
+    bool alike = waiting->n_row == n_row && waiting->arranged == product->arranged;
+    if (s->n_link > 0 && (!usual || s->n_link == SERIES_MOST || !alike)) series_send(d);
     if (!usual) return false;
     s->link[s->n_link].product = *product;
     s->link[s->n_link].gated = gated != NULL ? *gated : (struct tensor){};

@@ -45,13 +45,13 @@ __device__ __forceinline__ void multiply_step(char *rows, char *weights, struct 
 }
 
 // Sums of BM rows of terms (row_of(i), or NULL) with outputs [o0, o0 + 128).
-template <int BITS, int BM, typename ROW>
+template <int BITS, int BM, bool ARRANGED, typename ROW>
 __device__ __forceinline__ void multiply_tile(const struct weight_view &w, int64_t o0, ROW row_of, char *shared,
                                               struct prompt_sums<BM> &sums) {
     char *rows = shared, *weights = shared + PROMPT_STAGES * BM * STEP_BYTES;
     int n_step = (int)((w.n_in + PROMPT_INPUTS - 1) / PROMPT_INPUTS);
     struct row_copies<BM> copies;
-    struct step_weights<BITS> ahead;
+    struct step_weights<BITS, ARRANGED> ahead;
     copies.open(row_of);
     ahead.load(w, o0, 0);
 #pragma unroll

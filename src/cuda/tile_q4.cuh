@@ -24,6 +24,7 @@ static inline unsigned q4_blocks(const struct cuda_device *d, int most, size_t s
 }
 
 // A range of tiles, and what a JOB must say of one:
+//   ARRANGED               whether its matrices are (arranged.cuh)
 //   matrix(tile, place)    its q4_matrix, for the 16 MT outputs that begin `place` times 16 MT behind the tile's first
 //   rows(tile, &rows)      q4_rows of this thread
 //   n_column(tile)         columns that exist
@@ -54,19 +55,17 @@ __device__ __forceinline__ void q4_walk_as(JOB &job, struct q4_range tiles, int 
     const char *stages = shared + warp * ALL;
     float *parts = (float *)(shared + q4_stage_bytes<MT, STAGES>());
     uint32_t base = shared_address(stages);
-    struct q4_source<MT> q;
+    struct q4_source<MT, JOB::ARRANGED> q;
     int next_tile = tiles.first, left = 0, to = 0;
     auto fetch = [&]() {
         if (left == 0 && next_tile < tiles.end) {
-            if constexpr (PAIR)
-                q4_open_pair<MT>(job.matrix(next_tile, 0), job.matrix(next_tile, 1), k, &q);
-            else
-                q4_open<MT>(job.matrix(next_tile, place), k, &q);
+            struct q4_matrix first = job.matrix(next_tile, PAIR ? 0 : place);
+            q4_open<MT, PAIR, JOB::ARRANGED>(first, PAIR ? job.matrix(next_tile, 1) : first, k, &q);
             next_tile += tiles.step;
             left = n_mine;
         }
         if (left > 0) {
-            q4_fetch<MT, PAIR>(&q, base + to, sharing);
+            q4_fetch<MT, PAIR, JOB::ARRANGED>(&q, base + to, sharing);
             to = to + UNIT == ALL ? 0 : to + UNIT;
             left--;
         }

@@ -24,7 +24,8 @@ template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES> static inline s
     return (size_t)(TEAMS * q4_team_bytes<MT, NT, STAGES>(q4_columns<NT, PLACE>()) + own);
 }
 
-template <int MT, int NT, q4_place PLACE> struct q4_work {
+template <int MT, int NT, q4_place PLACE, bool WEIGHTS_ARRANGED> struct q4_work {
+    static constexpr bool ARRANGED = WEIGHTS_ARRANGED; // for q4_walk_as
     const struct q4_job &job;
     struct planes own; // PLANES_OWN
     float factor;      // PLANES_OWN

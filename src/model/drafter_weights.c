@@ -328,6 +328,7 @@ static enum status move_matrix(void *context, struct weight *w, int bits, struct
     int64_t bytes = w->n_out * (w->n_in / w->group) * (int64_t)dtype_bytes(w->dtype);
     move_bytes(m, &w->scales, bytes);
     move_bytes(m, &w->biases, bytes);
+    if (m->memory != NULL && m->d->device->arrange != NULL) m->d->device->arrange(m->d->device, w);
     return STATUS_OK;
 }
 

@@ -36,6 +36,12 @@ static void move_matrix(struct mover *m, struct weight *w) {
     if (m->memory != NULL && m->progress != NULL) m->progress(m->context, m->used);
 }
 
+// A matrix for embed and linear alone.
+static void move_linear(struct mover *m, struct weight *w) {
+    move_matrix(m, w);
+    if (m->memory != NULL && m->device->arrange != NULL && w->kind != WEIGHT_NONE) m->device->arrange(m->device, w);
+}
+
 static void move_experts(struct mover *m, const struct weight *experts, int64_t n) {
     for (int64_t i = 0; i < n; i++) move_matrix(m, (struct weight *)&experts[i]); // they lie in the weights' own arena
 }
@@ -57,10 +63,13 @@ static bool lie_evenly(const struct weight *w, int64_t n) {
 }
 
 static void move_layer(struct mover *m, const struct model_config *c, struct layer_weights *l) {
-    struct weight *const matrices[] = {&l->q,      &l->k,        &l->v,      &l->o,          &l->qkv,
-                                       &l->z,      &l->b,        &l->a,      &l->out,        &l->mlp.gate,
-                                       &l->mlp.up, &l->mlp.down, &l->router, &l->shared_gate};
-    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) move_matrix(m, matrices[i]);
+    struct weight *const matrices[] = {&l->q, &l->k, &l->v, &l->o, &l->qkv, &l->z, &l->b, &l->a, &l->out};
+    struct weight *const widths[] = {&l->mlp.gate, &l->mlp.up, &l->mlp.down};
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) move_linear(m, matrices[i]);
+    // Beside other experts the shared one is read by what reads those.
+    for (int i = 0; i < 3; i++) (c->n_experts == 0 ? move_linear : move_matrix)(m, widths[i]);
+    move_matrix(m, &l->router);
+    move_matrix(m, &l->shared_gate);
     move_experts(m, l->expert_gate, c->n_experts);
     move_experts(m, l->expert_up, c->n_experts);
     move_experts(m, l->expert_down, c->n_experts);
@@ -80,7 +89,7 @@ static void move_layer(struct mover *m, const struct model_config *c, struct lay
 }
 
 static void move_mtp(struct mover *m, const struct model_config *c, struct mtp_weights *mtp) {
-    move_matrix(m, &mtp->fc);
+    move_linear(m, &mtp->fc);
     move_vector(m, &mtp->embedding_norm, c->n_hidden);
     move_vector(m, &mtp->hidden_norm, c->n_hidden);
     move_vector(m, &mtp->norm, c->n_hidden);
@@ -89,11 +98,13 @@ static void move_mtp(struct mover *m, const struct model_config *c, struct mtp_w
 
 static void move_all(struct mover *m, const struct model_config *c, struct model_weights *w, bool mtp) {
     m->used = 0;
-    move_matrix(m, &w->embedding);
-    if (c->tied)
+    if (c->tied) {
+        move_linear(m, &w->embedding);
         w->output = w->embedding;
-    else
-        move_matrix(m, &w->output);
+    } else {
+        move_matrix(m, &w->embedding);
+        move_linear(m, &w->output);
+    }
     move_vector(m, &w->final_norm, c->n_hidden);
     for (int64_t i = 0; i < c->n_layers; i++) move_layer(m, c, &w->layers[i]);
     if (mtp) move_mtp(m, c, &w->mtp);

@@ -55,6 +55,11 @@ struct device {
     // Blocking copies between host and device memory.
     void (*copy_in)(struct device *, void *device_memory, const void *host, size_t bytes);
     void (*copy_out)(struct device *, void *host, const void *device_memory, size_t bytes);
+    // Puts the bytes of a matrix in its memory into the order that its products read fastest, in their own place, where
+    // there is such an order for its kind, and says so in w->arranged. embed, linear and linear_swiglu of this device
+    // give the same bits with it; no other operation may be given it. Ordered with the operations. NULL: there is no
+    // such order.
+    void (*arrange)(struct device *, struct weight *w);
     // From device memory to device memory, ordered with the operations; the ranges do not overlap.
     void (*copy)(struct device *, void *to, const void *from, size_t bytes);
     // Copies ranges [n] to host memory, or from there, beside the operations: it begins when those that were asked for

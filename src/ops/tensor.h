@@ -3,6 +3,7 @@
 #ifndef TF_OPS_TENSOR_H
 #define TF_OPS_TENSOR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,6 +35,8 @@ enum weight_kind {
 // A matrix [n_out, n_in] that computes y = x W^T, or a table of n_out rows. Read only.
 // AFFINE: element i of a row occupies bits [i * bits, (i + 1) * bits) of the row's little-endian byte stream of
 // n_in * bits / 8 bytes; scales and biases are [n_out, n_in / group] of `dtype`.
+//
+// arranged: the same bytes in an order of the device's own (device.arrange), in which only it finds its way.
 struct weight {
     enum weight_kind kind;
     enum dtype dtype;
@@ -41,6 +44,7 @@ struct weight {
     int64_t n_out, n_in;
     const void *data; // at least 4-byte (codes) or element aligned; rows are contiguous
     const void *scales, *biases;
+    bool arranged;
 };
 
 static inline size_t weight_row_bytes(const struct weight *w) {

@@ -20,6 +20,7 @@ struct rig *rig_open(const char *dir, const struct rig_options *o) {
     r->config = model_get_config(r->model);
     int n_threads = o->n_threads != 0 ? o->n_threads : 2;
     need(cpu_device_create(o->compute, model_is_quantised(r->model), n_threads, o->isa, &r->device, &e), &e);
+    if (o->prepare != NULL) o->prepare(r->device);
     int32_t context = o->context != 0 ? o->context : 512;
     r->limits = (struct model_limits){
         .max_lanes = RIG_LANES,

@@ -16,11 +16,12 @@
 struct rig_options {
     enum compute compute;
     enum cpu_isa isa;
-    int n_threads;     // 0: 2
-    int32_t page_rows; // 0: 256
-    int32_t context;   // 0: 512
-    bool fp8;          // keys and values in e4m3; else the device's own type
-    int fill;          // byte that memory starts as: 0 is 0xff (NaN garbage), -1 is zeros
+    int n_threads;                    // 0: 2
+    int32_t page_rows;                // 0: 256
+    int32_t context;                  // 0: 512
+    bool fp8;                         // keys and values in e4m3; else the device's own type
+    int fill;                         // byte that memory starts as: 0 is 0xff (NaN garbage), -1 is zeros
+    void (*prepare)(struct device *); // called before the model is loaded; may be NULL
 };
 
 struct rig {
