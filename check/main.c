@@ -23,6 +23,7 @@ static const struct suite *const suites[] = {
     &suite_activated,
     &suite_gated,
     &suite_series,
+    &suite_series_wide,
     &suite_qk_store,
     &suite_attention,
     &suite_attention_prompt,
