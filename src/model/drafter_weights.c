@@ -5,6 +5,7 @@
 #include "base/numeric.h"
 #include "base/workers.h"
 #include "format/mlx.h"
+#include "model/weights_device.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -303,57 +304,31 @@ static enum status cut_fc(struct drafter *d, struct error *e) {
     return STATUS_OK;
 }
 
-// ---- to a device that has its own memory: all visited twice, first to add up bytes ----
-
-struct mover {
-    struct drafter *d;
-    char *memory; // NULL while adding up
-    int64_t used;
-};
-
-static void move_bytes(struct mover *m, const void **data, int64_t bytes) {
-    if (m->memory != NULL) {
-        m->d->device->copy_in(m->d->device, m->memory + m->used, *data, (size_t)bytes);
-        *data = m->memory + m->used;
-    }
-    m->used += (bytes + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN;
-}
+// ---- to a device that has its own memory ----
 
 static enum status move_matrix(void *context, struct weight *w, int bits, struct error *e) {
-    struct mover *m = context;
     (void)bits;
     (void)e;
-    move_bytes(m, &w->data, w->n_out * (int64_t)weight_row_bytes(w));
-    if (w->kind != WEIGHT_AFFINE) return STATUS_OK;
-    int64_t bytes = w->n_out * (w->n_in / w->group) * (int64_t)dtype_bytes(w->dtype);
-    move_bytes(m, &w->scales, bytes);
-    move_bytes(m, &w->biases, bytes);
-    if (m->memory != NULL && m->d->device->arrange != NULL) m->d->device->arrange(m->d->device, w);
+    weights_move_linear(context, w);
     return STATUS_OK;
 }
 
-static void move_vector(struct mover *m, const float **v, int64_t n) {
-    const void *data = *v;
-    move_bytes(m, &data, n * (int64_t)sizeof(float));
-    *v = data;
-}
-
-static void move_all(struct mover *m) {
-    struct drafter_weights *w = &m->d->weights;
-    const struct drafter_config *c = &m->d->config;
+static void move_all(struct weights_mover *m, struct drafter *d) {
+    struct drafter_weights *w = &d->weights;
+    const struct drafter_config *c = &d->config;
     m->used = 0;
-    visit_matrices(m->d, move_matrix, m, NULL);
-    move_vector(m, &w->hidden_norm, c->n_hidden);
-    move_vector(m, &w->norm, c->n_hidden);
+    visit_matrices(d, move_matrix, m, NULL);
+    weights_move_vector(m, &w->hidden_norm, c->n_hidden);
+    weights_move_vector(m, &w->norm, c->n_hidden);
     for (int64_t i = 0; i < c->n_layers; i++) {
         struct drafter_layer *l = &w->layers[i];
-        move_vector(m, &l->input_norm, c->n_hidden);
-        move_vector(m, &l->post_norm, c->n_hidden);
-        move_vector(m, &l->q_norm, c->head_dim);
-        move_vector(m, &l->k_norm, c->head_dim);
+        weights_move_vector(m, &l->input_norm, c->n_hidden);
+        weights_move_vector(m, &l->post_norm, c->n_hidden);
+        weights_move_vector(m, &l->q_norm, c->head_dim);
+        weights_move_vector(m, &l->k_norm, c->head_dim);
         if (!c->has_selector) continue;
-        move_vector(m, &l->attention_conv.base, 2 * c->conv_taps * c->n_hidden);
-        move_vector(m, &l->mlp_conv.base, 2 * c->conv_taps * c->n_hidden);
+        weights_move_vector(m, &l->attention_conv.base, 2 * c->conv_taps * c->n_hidden);
+        weights_move_vector(m, &l->mlp_conv.base, 2 * c->conv_taps * c->n_hidden);
     }
 }
 
@@ -365,14 +340,14 @@ enum status drafter_bring_weights(struct drafter *d, struct error *e) {
     if (!s) s = cut_fc(d, e);
     if (!s) s = quantise_all(d, e);
     if (s || d->device->memory == NULL) return s;
-    struct mover m = {.d = d};
-    move_all(&m);
+    struct weights_mover m = {.device = d->device};
+    move_all(&m, d);
     m.memory = d->device->alloc(d->device, (size_t)m.used);
     if (m.memory == NULL)
         return error_set(e, STATUS_MEMORY, "%s has no %.2f GiB for the drafter", d->device->name,
                          (double)m.used / (1024.0 * 1024.0 * 1024.0));
     d->device_weights = m.memory;
-    move_all(&m);
+    move_all(&m, d);
     s = d->device->sync(d->device, e);
     arena_reset(d->matrices);
     return s;

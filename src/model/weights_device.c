@@ -1,16 +1,7 @@
-// Everything is visited twice in the same order: first to add up bytes, then to copy.
 #include "model/weights_device.h"
 #include "model/layout.h"
 
-struct mover {
-    struct device *device;
-    char *memory; // NULL while adding up
-    int64_t used;
-    weights_progress_fn *progress;
-    void *context;
-};
-
-static void move_bytes(struct mover *m, const void **data, int64_t bytes) {
+static void move_bytes(struct weights_mover *m, const void **data, int64_t bytes) {
     if (*data == NULL || bytes == 0) return;
     if (m->memory != NULL) {
         m->device->copy_in(m->device, m->memory + m->used, *data, (size_t)bytes);
@@ -19,13 +10,13 @@ static void move_bytes(struct mover *m, const void **data, int64_t bytes) {
     m->used += (bytes + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN;
 }
 
-static void move_vector(struct mover *m, const float **v, int64_t n) {
+void weights_move_vector(struct weights_mover *m, const float **v, int64_t n) {
     const void *data = *v;
     move_bytes(m, &data, n * (int64_t)sizeof(float));
     *v = data;
 }
 
-static void move_matrix(struct mover *m, struct weight *w) {
+void weights_move_matrix(struct weights_mover *m, struct weight *w) {
     if (w->kind == WEIGHT_NONE) return;
     move_bytes(m, &w->data, w->n_out * (int64_t)weight_row_bytes(w));
     if (w->kind == WEIGHT_AFFINE) {
@@ -36,14 +27,14 @@ static void move_matrix(struct mover *m, struct weight *w) {
     if (m->memory != NULL && m->progress != NULL) m->progress(m->context, m->used);
 }
 
-// A matrix for embed and linear alone.
-static void move_linear(struct mover *m, struct weight *w) {
-    move_matrix(m, w);
+void weights_move_linear(struct weights_mover *m, struct weight *w) {
+    weights_move_matrix(m, w);
     if (m->memory != NULL && m->device->arrange != NULL && w->kind != WEIGHT_NONE) m->device->arrange(m->device, w);
 }
 
-static void move_experts(struct mover *m, const struct weight *experts, int64_t n) {
-    for (int64_t i = 0; i < n; i++) move_matrix(m, (struct weight *)&experts[i]); // they lie in the weights' own arena
+static void move_experts(struct weights_mover *m, const struct weight *experts, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        weights_move_matrix(m, (struct weight *)&experts[i]); // they lie in the weights' own arena
 }
 
 static bool lie_evenly(const struct weight *w, int64_t n) {
@@ -62,57 +53,57 @@ static bool lie_evenly(const struct weight *w, int64_t n) {
     return true;
 }
 
-static void move_layer(struct mover *m, const struct model_config *c, struct layer_weights *l) {
+static void move_layer(struct weights_mover *m, const struct model_config *c, struct layer_weights *l) {
     struct weight *const matrices[] = {&l->q, &l->k, &l->v, &l->o, &l->qkv, &l->z, &l->b, &l->a, &l->out};
     struct weight *const widths[] = {&l->mlp.gate, &l->mlp.up, &l->mlp.down};
-    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) move_linear(m, matrices[i]);
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) weights_move_linear(m, matrices[i]);
     // Beside other experts the shared one is read by what reads those.
-    for (int i = 0; i < 3; i++) (c->n_experts == 0 ? move_linear : move_matrix)(m, widths[i]);
-    move_matrix(m, &l->router);
-    move_matrix(m, &l->shared_gate);
+    for (int i = 0; i < 3; i++) (c->n_experts == 0 ? weights_move_linear : weights_move_matrix)(m, widths[i]);
+    weights_move_matrix(m, &l->router);
+    weights_move_matrix(m, &l->shared_gate);
     move_experts(m, l->expert_gate, c->n_experts);
     move_experts(m, l->expert_up, c->n_experts);
     move_experts(m, l->expert_down, c->n_experts);
     l->experts_lie_evenly = m->memory != NULL && lie_evenly(l->expert_gate, c->n_experts) &&
                             lie_evenly(l->expert_up, c->n_experts) && lie_evenly(l->expert_down, c->n_experts);
-    move_vector(m, &l->input_norm, c->n_hidden);
-    move_vector(m, &l->post_norm, c->n_hidden);
+    weights_move_vector(m, &l->input_norm, c->n_hidden);
+    weights_move_vector(m, &l->post_norm, c->n_hidden);
     if (l->kind == LAYER_ATTENTION) {
-        move_vector(m, &l->q_norm, c->head_dim);
-        move_vector(m, &l->k_norm, c->head_dim);
+        weights_move_vector(m, &l->q_norm, c->head_dim);
+        weights_move_vector(m, &l->k_norm, c->head_dim);
         return;
     }
-    move_vector(m, &l->conv, config_n_channels(c) * c->n_taps);
-    move_vector(m, &l->neg_a, c->n_value_heads);
-    move_vector(m, &l->dt_bias, c->n_value_heads);
-    move_vector(m, &l->out_norm, c->value_dim);
+    weights_move_vector(m, &l->conv, config_n_channels(c) * c->n_taps);
+    weights_move_vector(m, &l->neg_a, c->n_value_heads);
+    weights_move_vector(m, &l->dt_bias, c->n_value_heads);
+    weights_move_vector(m, &l->out_norm, c->value_dim);
 }
 
-static void move_mtp(struct mover *m, const struct model_config *c, struct mtp_weights *mtp) {
-    move_linear(m, &mtp->fc);
-    move_vector(m, &mtp->embedding_norm, c->n_hidden);
-    move_vector(m, &mtp->hidden_norm, c->n_hidden);
-    move_vector(m, &mtp->norm, c->n_hidden);
+static void move_mtp(struct weights_mover *m, const struct model_config *c, struct mtp_weights *mtp) {
+    weights_move_linear(m, &mtp->fc);
+    weights_move_vector(m, &mtp->embedding_norm, c->n_hidden);
+    weights_move_vector(m, &mtp->hidden_norm, c->n_hidden);
+    weights_move_vector(m, &mtp->norm, c->n_hidden);
     for (int64_t i = 0; i < mtp->n_layers; i++) move_layer(m, c, &mtp->layers[i]);
 }
 
-static void move_all(struct mover *m, const struct model_config *c, struct model_weights *w, bool mtp) {
+static void move_all(struct weights_mover *m, const struct model_config *c, struct model_weights *w, bool mtp) {
     m->used = 0;
     if (c->tied) {
-        move_linear(m, &w->embedding);
+        weights_move_linear(m, &w->embedding);
         w->output = w->embedding;
     } else {
-        move_matrix(m, &w->embedding);
-        move_linear(m, &w->output);
+        weights_move_matrix(m, &w->embedding);
+        weights_move_linear(m, &w->output);
     }
-    move_vector(m, &w->final_norm, c->n_hidden);
+    weights_move_vector(m, &w->final_norm, c->n_hidden);
     for (int64_t i = 0; i < c->n_layers; i++) move_layer(m, c, &w->layers[i]);
     if (mtp) move_mtp(m, c, &w->mtp);
 }
 
 enum status weights_to_device(struct model_weights *w, const struct model_config *c, bool mtp, struct device *d,
                               weights_progress_fn *progress, void *context, void **memory, struct error *e) {
-    struct mover m = {.device = d, .progress = progress, .context = context};
+    struct weights_mover m = {.device = d, .progress = progress, .context = context};
     move_all(&m, c, w, mtp);
     m.memory = d->alloc(d, (size_t)m.used);
     if (m.memory == NULL)
