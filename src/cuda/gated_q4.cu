@@ -46,8 +46,8 @@ static __global__ void __launch_bounds__(Q4_THREADS *TEAMS, LEAST)
 template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int LEAST, q4_when LOAD>
 static bool launch(struct cuda_device *d, struct gated_job *job) {
     struct q4_job *product = &job->product;
-    auto kernel = product->arranged ? gated_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, LEAST, LOAD, true>
-                                    : gated_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, LEAST, LOAD, false>;
+    auto kernel = q4_is_arranged(product) ? gated_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, LEAST, LOAD, true>
+                                          : gated_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, LEAST, LOAD, false>;
     size_t bytes = q4_block_bytes<MT, NT, PLACE, TEAMS, STAGES>(product->n_unit);
     if (!q4_has_room(d, bytes)) return false;
     product->n_part = 1;
@@ -102,7 +102,6 @@ bool cuda_linear_swiglu(struct device *base, const struct linear_swiglu_args *a)
     scratch_done(d, &c);
     for (int p = 0; p < 2; p++) product.part[p] = (struct rows_part){weight_view_of(l->part[p].w), {}, 0};
     product.n_part = 2;
-    product.arranged = l->part[0].w->arranged;
     product.in = plane_input_of(l->x, l->norm_weight, l->norm_eps);
     product.n_unit = (int)(l->x.n_col / PLANES_UNIT);
     product.n_row = l->x.n_row;

@@ -20,8 +20,8 @@ static __global__ void __launch_bounds__(Q4_THREADS *TEAMS, BESIDE)
 // blocks of the next launch find room beside them. EVEN: tiles are cut for all teams to have as many.
 template <int MT, int NT, q4_place PLACE, int TEAMS, int STAGES, int LEAST, q4_when LOAD, bool EVEN, int BESIDE = LEAST>
 static bool launch(struct cuda_device *d, struct q4_job *job) {
-    auto kernel = job->arranged ? linear_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, BESIDE, LOAD, true>
-                                : linear_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, BESIDE, LOAD, false>;
+    auto kernel = q4_is_arranged(job) ? linear_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, BESIDE, LOAD, true>
+                                      : linear_q4_kernel<MT, NT, PLACE, TEAMS, STAGES, BESIDE, LOAD, false>;
     size_t bytes = q4_block_bytes<MT, NT, PLACE, TEAMS, STAGES>(job->n_unit);
     if (!q4_has_room(d, bytes)) return false;
     int most_outputs = q4_tile_outputs(job->n_unit, MT);

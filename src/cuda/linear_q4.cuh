@@ -12,13 +12,12 @@ struct rows_part {
 };
 
 struct q4_job {
-    struct rows_part part[LINEAR_MAX_PARTS];
+    struct rows_part part[LINEAR_MAX_PARTS]; // all are arranged, or none
     int n_part, n_tile, n_unit, tile_outputs;
     struct tensor residual;
     struct plane_input in;
     struct plane_rows x;
-    bool made;     // x has the rows' planes; else it has room for them
-    bool arranged; // all parts' weights are, or none's
+    bool made; // x has the rows' planes; else it has room for them
     int64_t n_row;
 };
 
@@ -42,6 +41,8 @@ __device__ __forceinline__ struct q4_matrix q4_matrix_in(const struct q4_job &jo
     return q4_matrix_of(p.w, (tile - p.first_tile) * job.tile_outputs + place * 16 * MT,
                         min(16 * MT, job.tile_outputs));
 }
+
+static inline bool q4_is_arranged(const struct q4_job *job) { return job->part[0].w.arranged; }
 
 static inline void q4_cut_tiles(struct q4_job *job, int tile_outputs) {
     job->tile_outputs = tile_outputs;

@@ -117,7 +117,6 @@ static bool put_aside(struct cuda_device *d, const struct linear_args *a, struct
         usual->part[p] = (struct rows_part){weight_view_of(a->part[p].w), a->part[p].out, 0};
     usual->n_part = a->n_parts;
     usual->n_unit = (int)(a->x.n_col / UNIT_INPUTS);
-    usual->arranged = a->part[0].w->arranged;
     return series_add(d, usual, NULL);
 }
 
@@ -154,7 +153,6 @@ void linear_rows(struct cuda_device *d, const struct linear_args *a) {
         }
         usual.n_part = job.n_part;
         usual.n_unit = (int)(kind.n_in / UNIT_INPUTS);
-        usual.arranged = kind.arranged;
         for (int p = 0; p < job.n_part; p++) usual.part[p] = job.part[p];
         if (is_usual_q4(kind))
             linear_q4(d, &usual);

@@ -252,7 +252,7 @@ template <int NT> static void launch(struct cuda_device *d, struct series *s) {
         if (gated) job->n_part = 1; // a tile is of the first part alone
         q4_cut_evenly(job, gated ? 8 * shape::MT : 16 * shape::MT, slots);
     }
-    auto kernel = s->link[0].product.arranged ? series_kernel<NT, true> : series_kernel<NT, false>;
+    auto kernel = q4_is_arranged(&s->link[0].product) ? series_kernel<NT, true> : series_kernel<NT, false>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)block_bytes<NT>());
     cuda_start(d, "products in series", kernel, dim3((unsigned)d->n_processors), shape::TEAMS * Q4_THREADS,
                block_bytes<NT>(), *s);
@@ -298,7 +298,7 @@ bool series_add(struct cuda_device *d, const struct q4_job *product, const struc
     for (int p = 0; p < product->n_part; p++) n_out += product->part[p].w.n_out;
     bool usual = series_has_room(d, n_row, (int64_t)product->n_unit * PLANES_UNIT, n_out);
     const struct q4_job *waiting = &s->link[0].product;
-    bool alike = waiting->n_row == n_row && waiting->arranged == product->arranged;
+    bool alike = waiting->n_row == n_row && q4_is_arranged(waiting) == q4_is_arranged(product);
     if (s->n_link > 0 && (!usual || s->n_link == SERIES_MOST || !alike)) series_send(d);
     if (!usual) return false;
     s->link[s->n_link].product = *product;
