@@ -49,8 +49,8 @@ struct run {
     const char *op;
     char case_name[160];
     long passed, failed;
-    bool hunting; // a fault is planted: failures are what is wanted, and the first one ends the hunt
-    bool caught;
+    bool hunting, caught;     // a fault is planted: failures are what is wanted, and the first one ends the hunt
+    int part, n_part, n_step; // of each n_part steps of a case the part-th alone, counted from 0; 0 of 1: all
     bool arranged; // weights are staged in the device's own order, where it has one for them (device.arrange)
 };
 
@@ -83,6 +83,7 @@ const struct tolerance *tolerance_sum(const struct run *r);
 
 void case_begin(struct run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool case_done(const struct run *r); // hunting, and caught: nothing more to do
+bool case_is_mine(struct run *r);    // asked before each step of cases that can be cut into parts (main.c, --part)
 void expect(struct run *r, bool ok, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void expect_close(struct run *r, const char *what, const float *got, const double *want, size_t n,
                   const struct tolerance *t);

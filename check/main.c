@@ -1,5 +1,6 @@
-// tf-cpu-test or tf-cuda-test [SUITE|all] [--list]: see check.h. Ends with "N passed, N failed"; the exit status says
-// whether all passed.
+// tf-cpu-test or tf-cuda-test [SUITE|all] [--list] [--part I/N]: see check.h. Ends with "N passed, N failed"; the exit
+// status says whether all passed. --part: of suites whose cases can be cut (series, series-wide) the I-th of N parts,
+// for tools that take hundreds of times as long and can work on parts side by side; faults are planted in the first.
 #include "check/check.h"
 #include "base/clock.h"
 #include <limits.h>
@@ -81,7 +82,11 @@ static bool is_there(const struct suite *s, const struct ops *o, bool arranges) 
            (s != &suite_block_attention || o->block_attention != NULL);
 }
 
-static void run_suite(const struct suite *s, struct subject *subjects, int n, struct run *total) {
+struct part {
+    int at, of; // counted from 0
+};
+
+static void run_suite(const struct suite *s, struct subject *subjects, int n, struct part part, struct run *total) {
     int64_t start = clock_ns();
     long passed = total->passed, failed = total->failed;
     if (!is_there(s, subjects[0].device->ops, subjects[0].device->arrange != NULL)) {
@@ -93,15 +98,16 @@ static void run_suite(const struct suite *s, struct subject *subjects, int n, st
         for (int j = 0; j < 2; j++) reserve(subjects[i].others[j], &s->limits);
     }
     for (int i = 0; i < n; i++)
-        if (is_fastest(subjects, n, i)) hunt_faults(s, &subjects[i], total);
+        if (part.at == 0 && is_fastest(subjects, n, i)) hunt_faults(s, &subjects[i], total);
     for (int i = 0; i < n; i++) {
-        struct run r = {.subject = &subjects[i], .arena = total->arena, .op = s->op};
+        struct run r = {
+            .subject = &subjects[i], .arena = total->arena, .op = s->op, .part = part.at, .n_part = part.of};
         s->run(&r);
         total->passed += r.passed;
         total->failed += r.failed;
     }
     printf("%-10s %-21s %6ld passed, %ld failed, %d faults planted, %.1f s\n", s->suite, s->op, total->passed - passed,
-           total->failed - failed, s->n_faults, (double)(clock_ns() - start) * 1e-9);
+           total->failed - failed, part.at == 0 ? s->n_faults : 0, (double)(clock_ns() - start) * 1e-9);
     fflush(stdout);
 }
 
@@ -115,8 +121,26 @@ static int list_suites(void) {
     return 0;
 }
 
+// argv[1] names the suite, if anything does. False: what is asked for is nothing that can be done, and it says so.
+static bool read_arguments(int argc, char **argv, const char **name, struct part *part) {
+    int at = 1, end = 0;
+    *part = (struct part){0, 1};
+    if (at < argc && strcmp(argv[at], "--part") != 0) *name = argv[at++];
+    if (at == argc) return true;
+    bool ok = at + 2 == argc && strcmp(argv[at], "--part") == 0 &&
+              sscanf(argv[at + 1], "%d/%d%n", &part->at, &part->of, &end) == 2 && argv[at + 1][end] == '\0';
+    if (ok && part->at >= 1 && part->at <= part->of) {
+        part->at--;
+        return true;
+    }
+    fprintf(stderr, "[SUITE|all] [--list] [--part I/N], with I from 1 to N\n");
+    return false;
+}
+
 int main(int argc, char **argv) {
-    const char *name = argc > 1 ? argv[1] : "all";
+    const char *name = "all";
+    struct part part;
+    if (!read_arguments(argc, argv, &name, &part)) return 2;
     if (strcmp(name, "--list") == 0) return list_suites();
     int n_wanted = 0;
     for (int i = 0; i < N_SUITES; i++) n_wanted += is_wanted(suites[i], name);
@@ -134,7 +158,7 @@ int main(int argc, char **argv) {
     struct run total = {.arena = arena_create(0)};
     must(total.arena != NULL);
     for (int i = 0; i < N_SUITES; i++)
-        if (is_wanted(suites[i], name)) run_suite(suites[i], subjects, n, &total);
+        if (is_wanted(suites[i], name)) run_suite(suites[i], subjects, n, part, &total);
     arena_free(total.arena);
     check_registry.close(subjects, n);
     printf("gates: correct, independent, contained; recorded resources are a gate of GPU kernels\n");

@@ -130,6 +130,7 @@ static void series_case(struct run *r, struct shape of, const int *n_rows, int n
     for (int p = 0; p < N_TAIL; p++)
         c.next[p] = weight_of(r, 809 + (uint64_t)p, p == 1 ? of.bits : 4, c.tail[p], of.n_hidden);
     for (int i = 0; i < n; i++) {
+        if (!case_is_mine(r)) continue;
         c.swiglu = n_rows[i] % 4 != 0;
         c.copied = n_rows[i] % 2 != 0;
         struct series_result all = call_series(r, &c, false, 0, n_rows[i]);

@@ -43,6 +43,8 @@ void case_begin(struct run *r, const char *format, ...) {
 
 bool case_done(const struct run *r) { return r->hunting && r->caught; }
 
+bool case_is_mine(struct run *r) { return r->hunting || r->n_step++ % r->n_part == r->part; }
+
 void expect(struct run *r, bool ok, const char *format, ...) {
     if (ok) {
         r->passed++;
