@@ -262,9 +262,16 @@ void cuda_attention(struct device *base, const struct attention_args *a) {
     if (d->failure != cudaSuccess || b->n_row == 0) return;
     must(a->kv.dtype == DTYPE_BF16 || a->kv.dtype == DTYPE_E4M3); // products are of bf16, so fp32 would be no better
     uintptr_t places = (uintptr_t)a->kv.pages | (uintptr_t)a->kv.page_bytes | (uintptr_t)a->kv.layer_offset;
-    struct attention_job job = {
-        *b, a->q, a->qg, a->out, a->kv, a->n_head, a->n_kv_head, a->n_head / a->n_kv_head, a->scale, NULL,
-        0,  0,    0,     0,      0,     0};
+    struct attention_job job = {};
+    job.batch = *b;
+    job.q = a->q;
+    job.qg = a->qg;
+    job.out = a->out;
+    job.kv = a->kv;
+    job.n_head = a->n_head;
+    job.n_kv_head = a->n_kv_head;
+    job.r = a->n_head / a->n_kv_head;
+    job.scale = a->scale;
     job.page_shift = page_shift(a->kv.page_rows);
     job.code_bytes = places % 16 == 0 ? 16 : 8;
     if (a->batch->form == FORM_ROWS)

@@ -57,7 +57,8 @@ static __device__ __forceinline__ void find_keys(const struct attention_job &job
 #else
         int number = job.page_shift >= 0 ? key >> job.page_shift : key / job.kv.page_rows;
         int slot = key - number * job.kv.page_rows;
-        own[i].number = job.batch.pages[(int64_t)lane * job.batch.widest + min(number, job.batch.widest - 1)];
+        own[i].number =
+            load_often(job.batch.pages + (int64_t)lane * job.batch.widest + min(number, job.batch.widest - 1));
 #endif
         own[i].row = (int64_t)kv_head * job.kv.page_rows + slot;
     }

@@ -4,18 +4,21 @@
 
 #include "cuda/device.cuh"
 
+// First comes what keys are found by: a launch's parameters reach a processor by lines of 64 bytes, and a thread waits
+// for each of them.
 struct attention_job {
+    int n_kv_head, first_lane;
+    int page_shift; // pages of 2^page_shift positions, at least a tile's; -1: of another size, found key by key
+    int r;          // query heads of a KV head
     struct batch_view batch;
-    struct tensor q, qg, out;
     struct kv_layer kv;
-    int n_head, n_kv_head, r; // r: query heads of a KV head
+    struct tensor q, qg, out;
+    int n_head;
     float scale;
     float *parts; // of the rows form: results of chunks
-    int first_lane;
     int64_t first_part;
     int unseen;     // of the rows form: keys before this one are not seen
     int n_ahead;    // of the rows form: sets of 64 keys, and of values, that a block asks for before it needs them
-    int page_shift; // pages of 2^page_shift positions, at least a tile's; -1: of another size, found key by key
     int code_bytes; // that a copy of codes may bring at once, by how pages are aligned: 16 or 8
 };
 
