@@ -1,5 +1,5 @@
 // tf-cpu-test or tf-cuda-test [SUITE|all] [--list] [--part I/N]: see check.h. Ends with "N passed, N failed"; the exit
-// status says whether all passed. --part: of suites whose cases can be cut (series, series-wide) the I-th of N parts,
+// status says whether all passed. --part: the I-th of N parts of a suite whose cases can be cut (series, series-wide),
 // for tools that take hundreds of times as long and can work on parts side by side; faults are planted in the first.
 #include "check/check.h"
 #include "base/clock.h"
@@ -103,6 +103,7 @@ static void run_suite(const struct suite *s, struct subject *subjects, int n, st
         struct run r = {
             .subject = &subjects[i], .arena = total->arena, .op = s->op, .part = part.at, .n_part = part.of};
         s->run(&r);
+        if (part.of > 1) expect(&r, r.n_step > part.at, "only %d parts can be made of it", r.n_step);
         total->passed += r.passed;
         total->failed += r.failed;
     }
@@ -133,7 +134,7 @@ static bool read_arguments(int argc, char **argv, const char **name, struct part
         part->at--;
         return true;
     }
-    fprintf(stderr, "[SUITE|all] [--list] [--part I/N], with I from 1 to N\n");
+    fprintf(stderr, "usage: %s --list, or [SUITE|all], or SUITE --part I/N with I from 1 to N\n", argv[0]);
     return false;
 }
 

@@ -4,8 +4,8 @@
 
 #include "cuda/device.cuh"
 
-// First comes what keys are found by: a launch's parameters reach a processor by lines of 64 bytes, and a thread waits
-// for each of them.
+// First comes what a block looks up first: a launch's parameters reach a processor by lines of 64 bytes, and a thread
+// waits for each of them.
 struct attention_job {
     int n_kv_head, first_lane;
     int page_shift; // pages of 2^page_shift positions, at least a tile's; -1: of another size, found key by key
