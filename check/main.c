@@ -1,6 +1,6 @@
 // tf-cpu-test or tf-cuda-test [SUITE|all] [--list] [--part I/N]: see check.h. Ends with "N passed, N failed"; the exit
-// status says whether all passed. --part: the I-th of N parts of a suite whose cases can be cut (series, series-wide),
-// for tools that take hundreds of times as long and can work on parts side by side; faults are planted in the first.
+// status says whether all passed. --part: the I-th of N parts of a suite whose cases can be cut (series), for tools
+// that take hundreds of times as long and can work on parts side by side; faults are planted in the first.
 #include "check/check.h"
 #include "base/clock.h"
 #include <limits.h>
@@ -24,7 +24,6 @@ static const struct suite *const suites[] = {
     &suite_activated,
     &suite_gated,
     &suite_series,
-    &suite_series_wide,
     &suite_qk_store,
     &suite_attention,
     &suite_attention_prompt,

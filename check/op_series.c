@@ -156,10 +156,9 @@ static void series_case(struct run *r, struct shape of, const int *n_rows, int n
     }
 }
 
-static const int n_rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16};
-static const struct shape small = {128, 256, 384, 4}, large = {1152, 2304, 4480, 4};
-
 static void run_series(struct run *r) {
+    static const int n_rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16};
+    static const struct shape small = {128, 256, 384, 4}, large = {1152, 2304, 4480, 4};
     static const struct shape small_mixed = {128, 256, 384, 5}, large_mixed = {1152, 2304, 4480, 5};
     bool units = r->subject->matrix_units;
     if (r->hunting) {
@@ -168,19 +167,9 @@ static void run_series(struct run *r) {
     }
     series_case(r, units ? large : small, n_rows, 10);
     series_case(r, units ? large_mixed : small_mixed, n_rows + 1, 7);
-}
-
-// A suite of its own, so that tools which take hundreds of times as long come to its end.
-static void run_wide(struct run *r) {
-    static const struct shape several_tiles = {3072, 2560, 8704, 4}; // a team's
-    static const struct shape not_all = {1024, 1024, 4224, 4};       // some products are none of a series
-    bool units = r->subject->matrix_units;
-    if (r->hunting || !units) {
-        series_case(r, units ? large : small, n_rows + 1, 2);
-        return;
-    }
-    series_case(r, several_tiles, n_rows, 10);
-    series_case(r, not_all, n_rows, 10);
+    if (!units) return;
+    series_case(r, (struct shape){3072, 2560, 8704, 4}, n_rows, 10); // teams with several tiles each
+    series_case(r, (struct shape){1024, 1024, 4224, 4}, n_rows, 10); // some products are none of a series
 }
 
 static void last_bit(struct device *d, const struct linear_args *a) {
@@ -200,8 +189,10 @@ static const struct fault faults[] = {
     {"one past the end", plant_end},
 };
 
-#define LIMITS                                                                                                         \
-    { .max_rows = 1, .max_round_rows = 16, .max_in = 8704, .max_out = 8704, .max_lanes = 8, .max_window = CHECK_WINDOW }
-
-const struct suite suite_series = {"linear", "series", run_series, faults, 2, LIMITS};
-const struct suite suite_series_wide = {"linear", "series-wide", run_wide, faults, 2, LIMITS};
+const struct suite suite_series = {
+    "linear",
+    "series",
+    run_series,
+    faults,
+    2,
+    {.max_rows = 1, .max_round_rows = 16, .max_in = 8704, .max_out = 8704, .max_lanes = 8, .max_window = CHECK_WINDOW}};
