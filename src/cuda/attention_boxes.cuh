@@ -37,7 +37,7 @@ static __device__ __forceinline__ int hold_box_pages(const struct attention_job 
 #ifdef TF_ATTENTION_FLAT
     return 0;
 #else
-    return job.batch.pages[min(first + (int)threadIdx.x % 32, job.batch.widest - 1)];
+    return job.pages[min(first + (int)threadIdx.x % 32, job.widest - 1)];
 #endif
 }
 

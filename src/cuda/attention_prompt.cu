@@ -73,11 +73,11 @@ template <int D, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS) attention_prompt_kernel(const __grid_constant__ attention_job job) {
     extern __shared__ __align__(16) char memory[];
     struct prompt_shared<D> *s = (struct prompt_shared<D> *)memory;
-    const struct lane_entry lane = job.batch.lanes[0];
+    const struct lane_entry lane = job.lanes[0];
     // The last rows have the longest chains, so they come first.
     int row0 = ((int)gridDim.y - 1 - (int)blockIdx.y) * ROWS, h = blockIdx.x, kv_head = h / job.r;
     int end = lane.position + min(row0 + ROWS, lane.n_row);
-    const int32_t *pages = job.batch.pages + lane.page_at;
+    const int32_t *pages = job.pages + lane.page_at;
     for (int i = threadIdx.x; i < ROWS * D / 8; i += THREADS) {
         int row = row0 + i / (D / 8);
         uint4 v = make_uint4(0, 0, 0, 0);
@@ -170,7 +170,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS, 1)
         if (threadIdx.x == WIDE_MULTIPLY) prepare_boxes(&boxes.whole);
         if (threadIdx.x >= WIDE_MULTIPLY) held = hold_box_pages(job, 0);
     }
-    const struct lane_entry lane = job.batch.lanes[0];
+    const struct lane_entry lane = job.lanes[0];
     // The last rows have the longest chains, so they come first.
     int row0 = ((int)gridDim.y - 1 - (int)blockIdx.y) * WIDE_ROWS, h = blockIdx.x;
     int end = lane.position + min(row0 + WIDE_ROWS, lane.n_row);
@@ -185,7 +185,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS, 1)
     if (threadIdx.x >= WIDE_MULTIPLY) {
         fewer_registers<E4M3 ? 56 : 24>();
         if constexpr (E4M3)
-            fetch_tiles(job, s, job.batch.pages + lane.page_at, h / job.r, end);
+            fetch_tiles(job, s, job.pages + lane.page_at, h / job.r, end);
         else
             fetch_tiles(job, boxes, s, held, h / job.r, end);
         return;
@@ -263,7 +263,10 @@ void cuda_attention(struct device *base, const struct attention_args *a) {
     must(a->kv.dtype == DTYPE_BF16 || a->kv.dtype == DTYPE_E4M3); // products are of bf16, so fp32 would be no better
     uintptr_t places = (uintptr_t)a->kv.pages | (uintptr_t)a->kv.page_bytes | (uintptr_t)a->kv.layer_offset;
     struct attention_job job = {};
-    job.batch = *b;
+    job.lanes = b->lanes;
+    job.lane_of_row = b->lane_of_row;
+    job.pages = b->pages;
+    job.widest = b->widest;
     job.q = a->q;
     job.qg = a->qg;
     job.out = a->out;

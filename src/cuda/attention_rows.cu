@@ -38,30 +38,68 @@ struct chunk_place {
 
 // ---- where keys lie ----
 
-#define OWN_KEYS (CUDA_CHUNK_KEYS / THREADS) // whose places a thread finds
+#define OWN_KEYS (CUDA_CHUNK_KEYS / THREADS) // whose places a thread finds: neighbours
 
 struct key_place {
-    int64_t number, row; // of its page; of the page's rows of all heads
+    int number, slot; // of its page, -1: that of the key before it; of the page's rows of a head
 };
 
-// This thread's keys of the chunk, found without knowing the lane: a key may be none of it.
-static __device__ __forceinline__ void find_keys(const struct attention_job &job, int kv_head, int first_key,
-                                                 struct key_place own[OWN_KEYS]) {
-    int lane = job.first_lane + blockIdx.z;
+static __device__ __forceinline__ int own_key(int i) { return (int)threadIdx.x * OWN_KEYS + i; } // of the chunk
+
+// Loads that stay where they stand in the code: the compiler would wait for the first before it asks for the second.
+static __device__ __forceinline__ struct lane_reach load_now(const struct lane_reach *from) {
+    struct lane_reach lane;
+    asm volatile("ld.global.v2.s32 {%0, %1}, [%2];" : "=r"(lane.position), "=r"(lane.n_row) : "l"(from));
+    return lane;
+}
+static __device__ __forceinline__ int load_now(const int32_t *from) {
+    int x;
+    asm volatile("ld.global.s32 %0, [%1];" : "=r"(x) : "l"(from));
+    return x;
+}
+
+// How far the lane is, and where this thread's keys of the chunk lie, which is asked for at the same time: a key may be
+// none of the lane. A page of whole tiles has neighbours together, and one look-up finds them.
+static __device__ __forceinline__ struct lane_reach find_keys(const struct attention_job &job,
+                                                              struct key_place own[OWN_KEYS]) {
+    int lane = job.first_lane + blockIdx.z, key = blockIdx.x * CUDA_CHUNK_KEYS + own_key(0);
+    const int32_t *pages = job.pages + (int64_t)lane * job.widest;
+    struct lane_reach reach = load_now(reach_of(pages));
+#ifdef TF_ATTENTION_FLAT
+#pragma unroll
+    for (int i = 0; i < OWN_KEYS; i++) own[i] = {lane, key + i};
+#else
+    int last = job.widest - 1;
+    if (job.page_shift >= 0) {
+        int number = key >> job.page_shift;
+        own[0] = {load_now(pages + min(number, last)), key - number * job.kv.page_rows};
+#pragma unroll
+        for (int i = 1; i < OWN_KEYS; i++) own[i] = {-1, own[0].slot + i};
+        return reach;
+    }
 #pragma unroll
     for (int i = 0; i < OWN_KEYS; i++) {
-        int key = first_key + threadIdx.x + i * THREADS;
-#ifdef TF_ATTENTION_FLAT
-        own[i].number = lane;
-        int slot = key;
-#else
-        int number = job.page_shift >= 0 ? key >> job.page_shift : key / job.kv.page_rows;
-        int slot = key - number * job.kv.page_rows;
-        own[i].number =
-            load_often(job.batch.pages + (int64_t)lane * job.batch.widest + min(number, job.batch.widest - 1));
-#endif
-        own[i].row = (int64_t)kv_head * job.kv.page_rows + slot;
+        int number = (key + i) / job.kv.page_rows;
+        own[i] = {load_now(pages + min(number, last)), key + i - number * job.kv.page_rows};
     }
+#endif
+    return reach;
+}
+
+// Bytes from the first page to this thread's i-th key's.
+static __device__ __forceinline__ int64_t page_of_key(const struct attention_job &job,
+                                                      const struct key_place own[OWN_KEYS], int i) {
+    int number = own[0].number;
+#pragma unroll
+    for (int k = 1; k <= i; k++)
+        if (own[k].number >= 0) number = own[k].number;
+    return number * job.kv.page_bytes;
+}
+
+// Rows of the page, all heads', before the key's.
+static __device__ __forceinline__ int64_t row_of_key(const struct attention_job &job, int kv_head,
+                                                     const struct key_place &key) {
+    return (int64_t)kv_head * job.kv.page_rows + key.slot;
 }
 
 template <int D, bool E4M3>
@@ -69,9 +107,9 @@ __device__ __forceinline__ void note_keys(const struct attention_job &job, const
                                           const struct key_place own[OWN_KEYS], struct chunk_shared<D> *s) {
 #pragma unroll
     for (int i = 0; i < OWN_KEYS; i++) {
-        int key = threadIdx.x + i * THREADS;
-        if (key < at.n_key)
-            s->at[key] = own[i].number * job.kv.page_bytes + job.kv.layer_offset + own[i].row * D * (E4M3 ? 1 : 2);
+        if (own_key(i) < at.n_key)
+            s->at[own_key(i)] = page_of_key(job, own, i) + job.kv.layer_offset +
+                                row_of_key(job, at.kv_head, own[i]) * D * (E4M3 ? 1 : 2);
     }
 }
 
@@ -79,10 +117,10 @@ struct key_scales {
     const float *k, *v;
 };
 
-static __device__ __forceinline__ struct key_scales scales_of_key(const struct attention_job &job,
-                                                                  const struct key_place &key) {
-    const char *page = (const char *)job.kv.pages + key.number * job.kv.page_bytes;
-    const float *k = (const float *)(page + job.kv.scale_offset) + key.row;
+static __device__ __forceinline__ struct key_scales scales_of_key(const struct attention_job &job, int kv_head,
+                                                                  const struct key_place own[OWN_KEYS], int i) {
+    const char *page = (const char *)job.kv.pages + page_of_key(job, own, i);
+    const float *k = (const float *)(page + job.kv.scale_offset) + row_of_key(job, kv_head, own[i]);
     return {k, k + (int64_t)job.n_kv_head * job.kv.page_rows};
 }
 
@@ -92,9 +130,9 @@ __device__ __forceinline__ void fetch_scales(const struct attention_job &job, co
                                              const struct key_place own[OWN_KEYS], struct chunk_shared<D> *s) {
 #pragma unroll
     for (int i = 0; i < OWN_KEYS; i++) {
-        int key = threadIdx.x + i * THREADS;
+        int key = own_key(i);
         if (key >= min(at.n_old, at.n_key)) continue;
-        struct key_scales from = scales_of_key(job, own[i]);
+        struct key_scales from = scales_of_key(job, at.kv_head, own, i);
         copy4(&s->k_scale[key], from.k, 4);
         copy4(&s->v_scale[key], from.v, 4);
     }
@@ -107,9 +145,9 @@ __device__ __forceinline__ void load_scales(const struct attention_job &job, con
                                             const struct key_place own[OWN_KEYS], struct chunk_shared<D> *s) {
 #pragma unroll
     for (int i = 0; i < OWN_KEYS; i++) {
-        int key = threadIdx.x + i * THREADS;
+        int key = own_key(i);
         if (key < at.n_old || key >= at.n_key) continue;
-        struct key_scales from = scales_of_key(job, own[i]);
+        struct key_scales from = scales_of_key(job, at.kv_head, own, i);
         s->k_scale[key] = *from.k;
         s->v_scale[key] = *from.v;
     }
@@ -321,11 +359,11 @@ __device__ __forceinline__ void add_values(const struct chunk_place &at, struct 
 
 // The chunk's results of this block's queries: a thread has two of them, and pairs of columns of each.
 template <int D>
-__device__ __forceinline__ void store_parts(const struct attention_job &job, const struct lane_entry &lane,
+__device__ __forceinline__ void store_parts(const struct attention_job &job, const struct lane_entry &lane, int n_row,
                                             const struct chunk_place &at, const struct chunk_sums &sums,
                                             const float c[warp_columns<D>() / 8][4]) {
     constexpr int COLUMNS = warp_columns<D>();
-    int n_query = lane.n_row * job.r, l = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int n_query = n_row * job.r, l = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int q = at.query0 + l / 4 + half * 8, row = q / job.r;
@@ -347,21 +385,20 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_rows_kernel(const
     extern __shared__ __align__(16) char memory[];
     struct chunk_shared<D> *s = (struct chunk_shared<D> *)memory;
     let_next_start();
-    int n_tile_q = (int)gridDim.y / job.n_kv_head;
     struct chunk_place at;
-    at.kv_head = blockIdx.y / n_tile_q;
+    at.kv_head = (int)((uint64_t)blockIdx.y * job.query_tile_inverse >> 31);
+    at.query0 = ((int)blockIdx.y - at.kv_head * job.n_query_tile) * QUERIES;
     struct key_place own[OWN_KEYS];
-    find_keys(job, at.kv_head, blockIdx.x * CUDA_CHUNK_KEYS, own);
-    const struct lane_entry lane = job.batch.lanes[job.first_lane + blockIdx.z];
-    int n_query = lane.n_row * job.r, lane_end = lane.position + lane.n_row;
-    at.query0 = blockIdx.y % n_tile_q * QUERIES;
+    const struct lane_reach reach = find_keys(job, own);
+    const struct lane_entry lane = job.lanes[job.first_lane + blockIdx.z];
+    int n_query = reach.n_row * job.r, lane_end = reach.position + reach.n_row;
     at.n_chunk = (lane_end + CUDA_CHUNK_KEYS - 1) / CUDA_CHUNK_KEYS;
+    if ((int)blockIdx.x >= at.n_chunk || at.query0 >= n_query) return;
     at.first_key = blockIdx.x * CUDA_CHUNK_KEYS;
     at.n_key = min(lane_end - at.first_key, CUDA_CHUNK_KEYS);
-    at.n_old = lane.position - at.first_key;
+    at.n_old = reach.position - at.first_key;
     at.pages = (const char *)job.kv.pages;
     at.v_offset = value_offset(job, D);
-    if ((int)blockIdx.x >= at.n_chunk || at.query0 >= n_query) return;
     note_keys<D, E4M3>(job, at, own, s);
     __syncthreads();
     // Keys and values that are no rows of this batch were written before its tables were sent: they are asked for
@@ -392,11 +429,11 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_rows_kernel(const
     make_scores<D, E4M3>(job, at, s, first, c);
     int visible[2];
     for (int half = 0; half < 2; half++)
-        visible[half] = min(lane.position + (at.query0 + l / 4 + half * 8) / job.r + 1 - at.first_key, at.n_key);
+        visible[half] = min(reach.position + (at.query0 + l / 4 + half * 8) / job.r + 1 - at.first_key, at.n_key);
     struct chunk_sums weights = weigh<D, E4M3>(job, s, c, job.unseen - at.first_key, visible);
     if (warp * warp_columns<D>() < D) add_values<D, E4M3>(at, s, sums);
     copies_wait<0>();
-    store_parts<D>(job, lane, at, weights, sums);
+    store_parts<D>(job, lane, reach.n_row, at, weights, sums);
 }
 
 // One block a query. The batch's tables are read before what came earlier is waited for. Heads of whole units leave
@@ -407,7 +444,7 @@ static __global__ void __launch_bounds__(MERGE_THREADS(D), MERGE_BLOCKS)
     let_next_start();
     int64_t t = row0 + blockIdx.x;
     int h = blockIdx.y, col = 2 * threadIdx.x;
-    const struct lane_entry lane = job.batch.lanes[job.batch.lane_of_row[t]];
+    const struct lane_entry lane = job.lanes[job.lane_of_row[t]];
     int n_chunk = (lane.position + lane.n_row + CUDA_CHUNK_KEYS - 1) / CUDA_CHUNK_KEYS;
     int64_t step = (int64_t)job.n_head * (D + 2);
     const float *part = job.parts + (lane.part_base - job.first_part + (t - lane.row0) * n_chunk) * step + h * (D + 2);
@@ -439,8 +476,9 @@ static void run_lanes(struct cuda_device *d, struct attention_job *job, const st
         n_row = larger(n_row, b->lanes[i].n_row);
     }
     job->first_lane = first;
-    dim3 grid((unsigned)n_chunk, (unsigned)(job->n_kv_head * ceil_div(n_row * job->r, QUERIES)),
-              (unsigned)(last - first));
+    job->n_query_tile = (int)ceil_div(n_row * job->r, QUERIES);
+    job->query_tile_inverse = (uint32_t)ceil_div((int64_t)1 << 31, job->n_query_tile);
+    dim3 grid((unsigned)n_chunk, (unsigned)(job->n_kv_head * job->n_query_tile), (unsigned)(last - first));
     int64_t bytes_of_set = (int64_t)64 * D * (job->kv.dtype == DTYPE_E4M3 ? 1 : 2) * grid.x * grid.y * grid.z;
     job->n_ahead = AHEAD / bytes_of_set < KEY_TILES ? (int)(AHEAD / bytes_of_set) : KEY_TILES - 1;
     (job->kv.dtype == DTYPE_E4M3 ? launch_chunks<D, true> : launch_chunks<D, false>)(d, job, grid);

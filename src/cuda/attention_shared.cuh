@@ -5,13 +5,20 @@
 #include "cuda/device.cuh"
 
 // First comes what a block looks up first: a launch's parameters reach a processor by lines of 64 bytes, and a thread
-// waits for each of them.
+// waits for each of them. The first line has what pages and lanes are asked for with, the second the rest of what says
+// where keys lie.
 struct attention_job {
-    int n_kv_head, first_lane;
-    int page_shift; // pages of 2^page_shift positions, at least a tile's; -1: of another size, found key by key
-    int r;          // query heads of a KV head
-    struct batch_view batch;
+    int first_lane;
+    int page_shift;       // pages of 2^page_shift positions, at least a tile's; -1: of another size, found key by key
+    const int32_t *pages; // and `widest`, as in batch_view
+    int widest;
+    int n_kv_head;
     struct kv_layer kv;
+    int r;                       // query heads of a KV head
+    int n_query_tile;            // of the rows form: blocks of a KV head, which share a lane's queries
+    uint32_t query_tile_inverse; // 2^31 over it, rounded up: a division takes about as long as a look-up
+    const struct lane_entry *lanes;
+    const int32_t *lane_of_row;
     struct tensor q, qg, out;
     int n_head;
     float scale;

@@ -23,7 +23,7 @@ template <bool WHOLE>
 __device__ __forceinline__ int tile_page(const struct attention_job &job, const int32_t *pages, int key0, int end) {
     if (!WHOLE) return 0;
 #ifdef TF_ATTENTION_FLAT
-    return (int)(pages - job.batch.pages);
+    return (int)(pages - job.pages);
 #else
     return pages[min(key0, end - 1) >> job.page_shift];
 #endif

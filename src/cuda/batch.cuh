@@ -11,10 +11,18 @@
 // A lane as kernels see it. part_base: chunk results of the lanes before it, for the rows form of attention.
 struct lane_entry {
     int32_t row0, n_row, position, n_pending;
-    int64_t page_at; // of its first page in the table of all pages
+    int64_t page_at; // of its first page in the table of pages
     int64_t part_base;
     char *run;
 };
+
+// Of a lane, once more, right before its pages: what must be known of it as soon as these are.
+struct lane_reach {
+    int32_t position, n_row;
+};
+static __host__ __device__ inline struct lane_reach *reach_of(const int32_t *pages) {
+    return (struct lane_reach *)pages - 1;
+}
 
 struct keep_entry {
     int32_t position;
@@ -26,7 +34,8 @@ struct batch_view {
     const struct lane_entry *lanes;
     const int32_t *lane_of_row, *ids, *pages;
     const struct keep_entry *keeps;
-    int32_t n_row, n_lane, n_keep, max_window, widest; // the pages of lane i begin at i * widest
+    int32_t n_row, n_lane, n_keep, max_window;
+    int32_t widest; // the pages of lane i begin at i * widest, and as many places may be read
 };
 
 // Uploads: each goes through its own slot of pinned memory, which is free again when its event has happened.

@@ -109,15 +109,6 @@ __device__ __forceinline__ uint64_t read_once() {
     return policy;
 }
 
-// A number of a table that all launches of a round look into: it stays in the second cache while keys pass through.
-__device__ __forceinline__ int32_t load_often(const int32_t *from) {
-    uint64_t policy;
-    int32_t x;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("ld.global.L2::cache_hint.s32 %0, [%1], %2;" : "=r"(x) : "l"(from), "l"(policy));
-    return x;
-}
-
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;"); }
 template <int N> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
 
