@@ -65,6 +65,8 @@ def main():
         for name in [*names, *reversed(names)]:
             print(f"turn {turn + 1} of {turns}: {name}", file=sys.stderr)
             runs[name].append(run(builds[name], arguments))
+    if any(r.keys() != runs[names[0]][0].keys() for name in names for r in runs[name]):
+        stop("the builds do not have the same cells")
     for cell in runs[names[0]][0]:
         print(cell)
         first = [r[cell] for r in runs[names[0]]]
