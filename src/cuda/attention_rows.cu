@@ -41,7 +41,8 @@ struct chunk_place {
 #define OWN_KEYS (CUDA_CHUNK_KEYS / THREADS) // whose places a thread finds: neighbours
 
 struct key_place {
-    int number, slot; // of its page, -1: that of the key before it; of the page's rows of a head
+    int number; // of its page; -1: that of the key before it
+    int slot;   // of that page's rows of a head
 };
 
 static __device__ __forceinline__ int own_key(int i) { return (int)threadIdx.x * OWN_KEYS + i; } // of the chunk

@@ -5,8 +5,8 @@
 #include "cuda/device.cuh"
 
 // First comes what a block looks up first: a launch's parameters reach a processor by lines of 64 bytes, and a thread
-// waits for each of them. The first line has what pages and lanes are asked for with, the second the rest of what says
-// where keys lie.
+// waits for each of them. The first line has what a lane's reach and its pages are asked for with, the second the rest
+// of what says where keys lie.
 struct attention_job {
     int first_lane;
     int page_shift;       // pages of 2^page_shift positions, at least a tile's; -1: of another size, found key by key
@@ -16,7 +16,7 @@ struct attention_job {
     struct kv_layer kv;
     int r;                       // query heads of a KV head
     int n_query_tile;            // of the rows form: blocks of a KV head, which share a lane's queries
-    uint32_t query_tile_inverse; // 2^31 over it, rounded up: a division takes about as long as a look-up
+    uint32_t query_tile_inverse; // 2^31 over it, rounded up: quotients without a division
     const struct lane_entry *lanes;
     const int32_t *lane_of_row;
     struct tensor q, qg, out;
