@@ -7,9 +7,9 @@ faster than the first build each other one is, beside by how much the first one'
         --parallel 16 --repeats 1 --cells decode:2048+96,decode:128+64x16
 """
 import json
-import math
 import subprocess
 import sys
+from statistics import geometric_mean
 
 
 def stop(text):
@@ -49,10 +49,6 @@ def run(program, arguments):
     return {name_of(cell): cell["tokens_per_s"] for cell in cells}
 
 
-def mean(values):
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
-
-
 def number(x):
     return f"{x:,.0f}" if x >= 1000 else f"{x:.1f}"
 
@@ -74,7 +70,7 @@ def main():
             values = [r[cell] for r in runs[name]]
             against = f"{100 * (max(first) / min(first) - 1):.2f} % between its own runs"
             if name != names[0]:
-                against = f"{100 * (mean(values) / mean(first) - 1):+.2f} %"
+                against = f"{100 * (geometric_mean(values) / geometric_mean(first) - 1):+.2f} %"
             print(f"  {name:<12} {against:<28} {', '.join(map(number, values))}")
 
 

@@ -5,13 +5,12 @@ where there is no GPU. `test_cuda.py cpu` compares the CPU with itself."""
 import concurrent.futures
 import glob
 import json
-import math
 import os
 import subprocess
 import sys
 import tempfile
 
-from test_run import BINARY, FOLDERS, Safetensors
+from test_run import BINARY, FOLDERS, Safetensors, behind, relative_error
 
 BACKEND = sys.argv[1] if len(sys.argv) > 1 else "cuda"
 ROOT = os.environ.get("TF_GOLDEN")
@@ -46,18 +45,14 @@ def check_logits(folder, length):
     if file.shape("logits") != [length, n_vocab]:
         return f"{folder}, prompt of {length}: logits of shape {file.shape('logits')}", 0, 0
     got = file.values("logits")[-len(want):]
-    error = math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(got, want)) / math.fsum(b * b for b in want))
-    behind = 0
-    for row in range(0, len(want), n_vocab):
-        best = max(range(n_vocab), key=lambda i: got[row + i])
-        behind = max(behind, max(want[row:row + n_vocab]) - want[row + best])
+    error, gap = relative_error(got, want), max(behind(got, want, n_vocab))
     name = f"{folder}, prompt of {length}"
-    if not (error <= REL_L2 and behind < GAP):
-        return f"{name}: relative error {error:.2e}, the best token is behind by {behind:.3f}", error, behind
+    if not (error <= REL_L2 and gap < GAP):
+        return f"{name}: relative error {error:.2e}, the best token is behind by {gap:.3f}", error, gap
     for rows in (64, 128) if length == 300 else ():
         if logits_of(model, BACKEND, ids, "--pass-rows", rows).bytes != file.bytes:
-            return f"{name}: passes of {rows} rows change bits", error, behind
-    return None, error, behind
+            return f"{name}: passes of {rows} rows change bits", error, gap
+    return None, error, gap
 
 
 def reply(model, backend, prompt):

@@ -66,20 +66,28 @@ ROUTED_REL_L2 = 3e-2
 FP8_REL_L2 = 1.5e-2  # from 63 rows on
 
 
-def compare(name, got, want, n_vocab, precise):
-    """Within max abs 1e-4, or the gates of the default."""
-    errors = [abs(a - b) for a, b in zip(got, want)]
-    size = math.sqrt(math.fsum(b * b for b in want) / len(want))
-    if precise:
-        check(max(errors) <= 1e-4, f"{name}: largest error {max(errors):.2e}")
-        return
-    relative = math.sqrt(math.fsum(e * e for e in errors) / len(errors)) / size
-    limit = ROUTED_REL_L2 if name.startswith("moe") else LOSSY_REL_L2
-    check(relative <= limit, f"{name}: relative error {relative:.2e}")
+def relative_error(got, want):
+    return math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(got, want)) / math.fsum(b * b for b in want))
+
+
+def behind(got, want, n_vocab):
+    """Of each row, by how much what `got` has for the best token is behind the best of `want`."""
     for row in range(0, len(want), n_vocab):
         ours = max(range(n_vocab), key=lambda i: got[row + i])
-        gap = max(want[row:row + n_vocab]) - want[row + ours]
-        check(gap < GAP["auto"], f"{name}: row {row // n_vocab}: the best token is behind by {gap:.3f}")
+        yield max(want[row:row + n_vocab]) - want[row + ours]
+
+
+def compare(name, got, want, n_vocab, precise):
+    """Within max abs 1e-4, or the gates of the default."""
+    if precise:
+        largest = max(abs(a - b) for a, b in zip(got, want))
+        check(largest <= 1e-4, f"{name}: largest error {largest:.2e}")
+        return
+    relative = relative_error(got, want)
+    limit = ROUTED_REL_L2 if name.startswith("moe") else LOSSY_REL_L2
+    check(relative <= limit, f"{name}: relative error {relative:.2e}")
+    for row, gap in enumerate(behind(got, want, n_vocab)):
+        check(gap < GAP["auto"], f"{name}: row {row}: the best token is behind by {gap:.3f}")
 
 
 def check_logits(folder, golden, directory):
@@ -104,8 +112,7 @@ def check_fp8(folder, golden, directory):
     usual = logits_of(folder, ids, directory).values("logits")
     file = logits_of(folder, ids, directory, "--kv-dtype", "fp8")
     got = file.values("logits")
-    size = math.fsum(b * b for b in usual)
-    relative = math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(got, usual)) / size)
+    relative = relative_error(got, usual)
     check(relative > 0, f"{folder}: --kv-dtype fp8 changes nothing")
     if not folder.startswith("moe"):  # where near-ties in the router change whole rows
         check(relative <= FP8_REL_L2, f"{folder}: --kv-dtype fp8 changes logits by {relative:.2e}")

@@ -58,7 +58,7 @@ def test_all_that_a_gpu_can_show(folder):
     done = run(folder, check)
     calls = [" ".join([call[0], *call[1:]]) for call in called(folder)]
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "13 jobs, 0 failed", done.stdout
+    assert done.stdout.splitlines()[-1] == "13 jobs, 0 failed, 0 not run", done.stdout
     for family in ("linear", "draw"):
         assert f"tf-cuda-test {family}" in calls, calls
     for tool in ("memcheck", "racecheck"):
@@ -70,7 +70,7 @@ def test_all_that_a_gpu_can_show(folder):
     for red in ("tf-cuda-test linear", "memcheck", "racecheck", "test_cuda.py", "fold-moe --backend cuda --no-progress --part 3/4"):
         done = run(folder, check, red)
         called(folder)
-        assert done.returncode == 1 and "13 jobs, 1 failed" in done.stdout, (red, done.stdout, done.stderr)
+        assert done.returncode == 1 and "13 jobs, 1 failed, 0 not run" in done.stdout, (red, done.stdout, done.stderr)
         assert len(re.findall(r"^FAIL", done.stdout, re.M)) == 1, (red, done.stdout)
 
 
@@ -80,6 +80,7 @@ def test_too_little_time(folder):
     done = run(folder, [os.path.join(ROOT, "tools", "gpu_check.sh"), folder, "30"])
     assert not [call for call in called(folder) if call[:2] == ["tokenfold", "gate"]]
     assert done.returncode == 0 and len(re.findall(r"^not ", done.stdout, re.M)) == 8, done.stdout
+    assert done.stdout.splitlines()[-1] == "11 jobs, 0 failed, 8 not run", done.stdout
 
 
 def test_no_suites(folder):
