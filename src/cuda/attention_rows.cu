@@ -15,6 +15,7 @@
 #define STAGE_KEYS 32              // of values that are fetched together
 #define STAGES     4
 #define AHEAD      ((int64_t)4 << 20) // bytes of keys, and of values, that all blocks together may ask for ahead
+#define FEW_SHARE  4                  // blocks of chunks are few up to this part of the processors
 #define Q_PAD      64 // bytes between rows of queries: the rows that are read together meet different banks
 
 // Columns of a warp; with narrow heads some warps have none.
@@ -438,8 +439,9 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_rows_kernel(const
 }
 
 // One block a query. The batch's tables are read before what came earlier is waited for. Heads of whole units leave
-// planes of what they write.
-template <int D>
+// planes of what they write. DIVIDED changes no code: for that kernel the host asks for a division of a processor's
+// memory.
+template <int D, bool DIVIDED>
 static __global__ void __launch_bounds__(MERGE_THREADS(D), MERGE_BLOCKS)
     merge_kernel(const __grid_constant__ attention_job job, const __grid_constant__ plane_rows planes, int row0) {
     let_next_start();
@@ -467,6 +469,21 @@ static void launch_chunks(struct cuda_device *d, const struct attention_job *job
     cuda_start(d, "attention, rows", attention_rows_kernel<D, E4M3>, grid, THREADS, bytes, *job);
 }
 
+// A processor divides its memory between shared memory and first cache anew only while it is empty. Behind few chunks
+// of codes merging asks for the division that they have, or their launches wait for each other (docs/cuda.md).
+template <int D>
+static void launch_merge(struct cuda_device *d, const struct attention_job &job, const struct plane_rows &planes,
+                         dim3 chunks, int row0, int n_row) {
+    bool few = (int64_t)chunks.x * chunks.y * chunks.z <= d->n_processors / FEW_SHARE;
+    auto merge = merge_kernel<D, false>;
+    if (few && job.kv.dtype == DTYPE_E4M3) {
+        merge = merge_kernel<D, true>;
+        cudaFuncSetAttribute(merge, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    }
+    dim3 grid((unsigned)n_row, (unsigned)job.n_head);
+    cuda_start(d, "attention, merge", merge, grid, MERGE_THREADS(D), 0, job, planes, row0);
+}
+
 // Lanes [first, last) at once: their parts fit into the scratch.
 template <int D>
 static void run_lanes(struct cuda_device *d, struct attention_job *job, const struct plane_rows &planes,
@@ -484,8 +501,7 @@ static void run_lanes(struct cuda_device *d, struct attention_job *job, const st
     job->n_ahead = AHEAD / bytes_of_set < KEY_TILES ? (int)(AHEAD / bytes_of_set) : KEY_TILES - 1;
     (job->kv.dtype == DTYPE_E4M3 ? launch_chunks<D, true> : launch_chunks<D, false>)(d, job, grid);
     int row0 = b->lanes[first].row0, end = b->lanes[last - 1].row0 + b->lanes[last - 1].n_row;
-    dim3 merge((unsigned)(end - row0), (unsigned)job->n_head);
-    cuda_start(d, "attention, merge", merge_kernel<D>, merge, MERGE_THREADS(D), 0, *job, planes, row0);
+    launch_merge<D>(d, *job, planes, grid, row0, end - row0);
 }
 
 static int64_t parts_of(const struct lane *l) {
