@@ -15,7 +15,7 @@
 #define STAGE_KEYS 32              // of values that are fetched together
 #define STAGES     4
 #define AHEAD      ((int64_t)4 << 20) // bytes of keys, and of values, that all blocks together may ask for ahead
-#define FEW_SHARE  4                  // blocks of chunks are few up to this part of the processors
+#define FEW_SHARE  4                  // blocks of chunks are few where there are this many processors for each
 #define Q_PAD      64 // bytes between rows of queries: the rows that are read together meet different banks
 
 // Columns of a warp; with narrow heads some warps have none.
@@ -469,8 +469,8 @@ static void launch_chunks(struct cuda_device *d, const struct attention_job *job
     cuda_start(d, "attention, rows", attention_rows_kernel<D, E4M3>, grid, THREADS, bytes, *job);
 }
 
-// A processor divides its memory between shared memory and first cache anew only while it is empty. Behind few chunks
-// of codes merging asks for the division that they have, or their launches wait for each other (docs/cuda.md).
+// A processor divides its memory between shared memory and first cache anew only while it is empty. Behind few blocks
+// of codes merging asks for the division that they have: without that a row takes up to a tenth longer (docs/cuda.md).
 template <int D>
 static void launch_merge(struct cuda_device *d, const struct attention_job &job, const struct plane_rows &planes,
                          dim3 chunks, int row0, int n_row) {
