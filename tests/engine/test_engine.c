@@ -143,16 +143,17 @@ static void a_cancelled_lane_leaves_no_trace(void **state) { // C99
     engine_free(e);
 }
 
+// Far sooner than a fast machine is done: that is 5 us for each of 1,900 rounds.
 static void a_deadline_ends_a_request(void **state) {
     (void)state;
     struct engine *e = bed_open((struct engine_options){.parallel = 1});
     int32_t *prompt = bed_prompt(20, 3);
     struct request_params p = bed_params(prompt, 20, 1900);
-    p.deadline_ns = clock_ns() + BED_SECOND / 5;
+    p.draft = false;
+    p.deadline_ns = clock_ns() + BED_SECOND / 100;
     struct request *running = bed_submit(e, &p), *waiting = bed_submit(e, &p);
     assert_int_equal(bed_wait_done(waiting).finish, FINISH_DEADLINE);
-    enum finish f = bed_wait_done(running).finish;
-    assert_true(f == FINISH_DEADLINE || f == FINISH_LENGTH);
+    assert_int_equal(bed_wait_done(running).finish, FINISH_DEADLINE);
     request_free(running);
     request_free(waiting);
     bed_wait_idle(e);
