@@ -439,9 +439,8 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_rows_kernel(const
 }
 
 // One block a query. The batch's tables are read before what came earlier is waited for. Heads of whole units leave
-// planes of what they write. DIVIDED changes no code: for that kernel the host asks for a division of a processor's
-// memory.
-template <int D, bool DIVIDED>
+// planes of what they write.
+template <int D>
 static __global__ void __launch_bounds__(MERGE_THREADS(D), MERGE_BLOCKS)
     merge_kernel(const __grid_constant__ attention_job job, const __grid_constant__ plane_rows planes, int row0) {
     let_next_start();
@@ -469,19 +468,23 @@ static void launch_chunks(struct cuda_device *d, const struct attention_job *job
     cuda_start(d, "attention, rows", attention_rows_kernel<D, E4M3>, grid, THREADS, bytes, *job);
 }
 
-// A processor divides its memory between shared memory and first cache anew only while it is empty. Behind few blocks
-// of codes merging asks for the division that they have: without that a row takes up to a tenth longer (docs/cuda.md).
+// A processor divides its memory between shared memory and first cache anew only while it is empty. Behind one lane's
+// few blocks of codes merging asks for the division that they have: without that a row takes up to a tenth longer
+// (docs/cuda.md).
 template <int D>
 static void launch_merge(struct cuda_device *d, const struct attention_job &job, const struct plane_rows &planes,
                          dim3 chunks, int row0, int n_row) {
-    bool few = (int64_t)chunks.x * chunks.y * chunks.z <= d->n_processors / FEW_SHARE;
-    auto merge = merge_kernel<D, false>;
-    if (few && job.kv.dtype == DTYPE_E4M3) {
-        merge = merge_kernel<D, true>;
-        cudaFuncSetAttribute(merge, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    }
+    bool few = chunks.z == 1 && (int64_t)chunks.x * chunks.y <= d->n_processors / FEW_SHARE;
+    cudaLaunchAttribute with[2];
+    with[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    with[0].val.programmaticStreamSerializationAllowed = 1;
+    with[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    with[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    unsigned n_with = d->major < 9 ? 0 : few && job.kv.dtype == DTYPE_E4M3 ? 2 : 1;
     dim3 grid((unsigned)n_row, (unsigned)job.n_head);
-    cuda_start(d, "attention, merge", merge, grid, MERGE_THREADS(D), 0, job, planes, row0);
+    cudaLaunchConfig_t config = {grid, dim3(MERGE_THREADS(D)), 0, d->stream, with, n_with};
+    cuda_note(d, cudaLaunchKernelEx(&config, merge_kernel<D>, job, planes, row0), "attention, merge");
+    cuda_launched(d, "attention, merge");
 }
 
 // Lanes [first, last) at once: their parts fit into the scratch.
