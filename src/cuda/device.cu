@@ -28,6 +28,12 @@ static enum status device_error(cudaError_t code, const char *doing, struct erro
     }
 }
 
+// What the runtime's last failure was; where it has none, the host's memory or threads were the matter.
+static cudaError_t failure_or(cudaError_t other) {
+    cudaError_t code = cudaGetLastError();
+    return code != cudaSuccess ? code : other;
+}
+
 extern "C" enum status cuda_device_count(int *n, struct error *e) {
     int count = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
@@ -163,7 +169,7 @@ static enum status cuda_reserve(struct device *base, const struct device_limits 
     bool ok = cudaMalloc(&d->scratch, d->scratch_bytes) == cudaSuccess &&
               upload_ring_open(&d->tables, batch_table_bytes(l)) && upload_ring_open(&d->lists, draw_list_bytes(l)) &&
               draw_open(d, l);
-    if (!ok) return device_error(cudaGetLastError(), "hold the results between operations", e);
+    if (!ok) return device_error(failure_or(cudaErrorMemoryAllocation), "hold the results between operations", e);
     d->limits = *l;
     return STATUS_OK;
 }
@@ -247,7 +253,7 @@ extern "C" enum status cuda_device_create(int index, struct device **out, struct
     cudaError_t code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaMalloc(&d->arrived, sizeof *d->arrived);
     if (code == cudaSuccess) code = cudaMemsetAsync(d->arrived, 0, sizeof *d->arrived, d->stream);
-    if (code == cudaSuccess && !(series_open(d) && transfers_open(d))) code = cudaErrorMemoryAllocation;
+    if (code == cudaSuccess && !(series_open(d) && transfers_open(d))) code = failure_or(cudaErrorMemoryAllocation);
     if (code != cudaSuccess) {
         cuda_destroy(&d->base);
         return device_error(code, "be opened", e);
