@@ -47,7 +47,7 @@ static enum status append_chat(struct run *r, struct error *e) {
     struct chat_prompt prompt = {0};
     struct chat_options chat = options_for_chat(o);
     enum status st = chat_template_load(r->dir, o->chat_template, &template, e);
-    if (st == STATUS_NOT_FOUND)
+    if (st == STATUS_NOT_FOUND && o->chat_template == NULL)
         return error_set(e, st, "%s has no chat template: use --raw to continue the text as it is", r->dir);
     if (st != STATUS_OK) return st;
     json_t *messages = json_pack("[{s:s, s:s%}]", "role", "user", "content", r->text, strlen(r->text));

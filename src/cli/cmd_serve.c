@@ -15,6 +15,7 @@
 #define LOOK_NS (SECOND / 10) // how often signals and the engine are looked after
 // After a failure of the device every request gets its error; that needs no more than this.
 #define FAILED_NS (2 * SECOND)
+#define TELL_NS   (2 * SECOND) // in which clients take what is said to them at the end
 
 struct serve {
     const struct options *options;
@@ -113,6 +114,7 @@ static void announce(const struct serve *s) {
            "     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"max_tokens\": 64}'\n",
            url, server_has_keys(s->server) ? " -H 'Authorization: Bearer KEY'" : "");
     fflush(stdout);
+    clearerr(stdout); // nobody has to read it
 }
 
 // ---- the end ----
@@ -123,9 +125,19 @@ static bool is_failed(struct serve *s) {
     return counts.failed;
 }
 
-static void wait_for_replies(struct serve *s, int64_t limit_ns) {
+static bool replies_end(struct serve *s, int64_t limit_ns) {
     for (int64_t until = clock_ns() + limit_ns; clock_ns() < until; clock_sleep_ns(LOOK_NS))
-        if (server_idle(s->server) && engine_idle(s->engine)) return;
+        if (server_idle(s->server) && engine_idle(s->engine)) return true;
+    return false;
+}
+
+// Whoever still waits for a reply when time is over is told so.
+static void drain(struct serve *s, int64_t limit_ns) {
+    server_drain(s->server);
+    if (replies_end(s, limit_ns)) return;
+    log_line(LOG_WARN, "replies that have not ended are broken off");
+    engine_end_all(s->engine);
+    replies_end(s, TELL_NS);
 }
 
 static int serve_until_the_end(struct serve *s) {
@@ -137,8 +149,7 @@ static int serve_until_the_end(struct serve *s) {
         log_line(LOG_INFO, "shutting down: running replies have %lld s to finish",
                  (long long)s->options->drain_seconds);
     }
-    server_drain(s->server);
-    wait_for_replies(s, failed ? FAILED_NS : s->options->drain_seconds * SECOND);
+    drain(s, failed ? FAILED_NS : s->options->drain_seconds * SECOND);
     return failed ? EXIT_FAILED : 0;
 }
 

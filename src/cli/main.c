@@ -1,6 +1,7 @@
 // tokenfold VERB ...: finds the verb.
 #include "cli/commands.h"
 #include "cli/options.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,6 +56,13 @@ static int help(const char *name) {
     return 0;
 }
 
+// What was printed and could not be written is a failure of the command, whatever else it did.
+static int end(int code) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    fprintf(stderr, "tokenfold: the output cannot be written: %s\n", strerror(errno));
+    return code != 0 ? code : EXIT_FAILED;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         fprintf(stderr, "tokenfold: a verb is missing; see tokenfold help\n");
@@ -62,8 +70,10 @@ int main(int argc, char **argv) {
     }
     const char *name = argv[1];
     if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
-        return help(argc > 2 ? argv[2] : NULL);
+        return end(help(argc > 2 ? argv[2] : NULL));
     if (strcmp(name, "--version") == 0) name = "version";
     const struct verb_entry *v = find(name);
-    return v == NULL ? unknown(name) : v->run(argc - 1, argv + 1);
+    if (v == NULL) return unknown(name);
+    bool asks_help = argc == 3 && (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0);
+    return end(asks_help ? help(name) : v->run(argc - 1, argv + 1));
 }

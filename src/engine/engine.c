@@ -63,6 +63,12 @@ void engine_get_counts(struct engine *e, struct engine_counts *out) {
 
 void engine_drain(struct engine *e) { atomic_store(&e->draining, true); }
 
+void engine_end_all(struct engine *e) {
+    atomic_store(&e->draining, true);
+    atomic_store(&e->stopping, true);
+    queue_wake(e->mailbox);
+}
+
 bool engine_idle(struct engine *e) { return atomic_load(&e->n_live) == 0; }
 
 static enum status refuse(struct engine *e, enum refusal reason, enum status s) {

@@ -6,7 +6,9 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // The data begins at a multiple of this, so that the tensors of a file are as aligned as their own sizes allow.
@@ -14,8 +16,8 @@
 
 struct safetensors_writer {
     int fd;
-    char *path;
-    uint64_t *starts; // [n + 1] file offset of each tensor, and the end
+    char *path, *part; // the file is `part` until it is whole
+    uint64_t *starts;  // [n + 1] file offset of each tensor, and the end
     size_t n;
 };
 
@@ -93,6 +95,15 @@ static enum status write_all(int fd, const char *path, const void *data, size_t 
     return STATUS_OK;
 }
 
+// What is there already and is no file (a device, a pipe) would be replaced by one.
+static enum status create_part(struct safetensors_writer *w, struct error *e) {
+    struct stat st;
+    if (stat(w->path, &st) == 0 && !S_ISREG(st.st_mode))
+        return error_set(e, STATUS_INVALID, "%s: exists and is no regular file", w->path);
+    w->fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    return w->fd >= 0 ? STATUS_OK : error_set(e, STATUS_IO, "%s: cannot be created: %s", w->path, strerror(errno));
+}
+
 enum status safetensors_writer_create(const char *path, const struct safetensors_entry *entries, size_t n,
                                       const char *format, struct safetensors_writer **out, struct error *e) {
     struct safetensors_writer *w = calloc(1, sizeof *w);
@@ -100,15 +111,15 @@ enum status safetensors_writer_create(const char *path, const struct safetensors
     w->fd = -1;
     w->n = n;
     w->path = strdup(path);
+    if (asprintf(&w->part, "%s.part", path) < 0) w->part = NULL;
     w->starts = calloc(n + 1, sizeof *w->starts);
     struct buffer header;
     buffer_init(&header, 0);
     enum status status =
-        w->path && w->starts ? build_header(entries, n, format, &header, w->starts, e) : error_memory(e);
+        w->path && w->part && w->starts ? build_header(entries, n, format, &header, w->starts, e) : error_memory(e);
     if (!status) {
         for (size_t i = 0; i <= n; i++) w->starts[i] += header.n;
-        w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-        if (w->fd < 0) status = error_set(e, STATUS_IO, "%s: cannot be created: %s", path, strerror(errno));
+        status = create_part(w, e);
     }
     if (!status) status = write_all(w->fd, path, header.data, header.n, 0, e);
     if (!status && ftruncate(w->fd, (off_t)w->starts[n]))
@@ -130,13 +141,17 @@ enum status safetensors_writer_write(struct safetensors_writer *w, size_t i, uin
 
 static void writer_free(struct safetensors_writer *w) {
     free(w->path);
+    free(w->part);
     free(w->starts);
     free(w);
 }
 
 enum status safetensors_writer_finish(struct safetensors_writer *w, struct error *e) {
     enum status status = STATUS_OK;
-    if (close(w->fd)) status = error_set(e, STATUS_IO, "%s: cannot be written: %s", w->path, strerror(errno));
+    if (close(w->fd) || rename(w->part, w->path)) {
+        status = error_set(e, STATUS_IO, "%s: cannot be written: %s", w->path, strerror(errno));
+        unlink(w->part);
+    }
     writer_free(w);
     return status;
 }
@@ -145,7 +160,7 @@ void safetensors_writer_abandon(struct safetensors_writer *w) {
     if (!w) return;
     if (w->fd >= 0) {
         close(w->fd);
-        unlink(w->path);
+        unlink(w->part);
     }
     writer_free(w);
 }

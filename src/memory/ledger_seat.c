@@ -43,6 +43,18 @@ static int32_t find_run(const struct ledger *l, const struct attempt *a, int64_t
     return run;
 }
 
+// Where no run is in one piece: whether as many pages as one takes can be spared, wherever they lie.
+static enum ledger_wait wait_for_run(const struct ledger *l, int64_t spare) {
+    struct pool_counts c;
+    int32_t first, n, least = INT32_MAX;
+    pool_get_counts(l->settings.pool, &c);
+    for (int32_t i = 0; i < c.n_run; i++) {
+        pool_pages_of_run(l->settings.pool, i, &first, &n);
+        if (n > 0 && n < least) least = n;
+    }
+    return spare >= least ? LEDGER_WAIT_RUN : LEDGER_WAIT_PAGES;
+}
+
 static enum ledger_wait find_room(const struct ledger *l, struct attempt *a) {
     const struct pool *pool = l->settings.pool;
     int64_t spare = pool_count_open(pool) - (a->n_page - a->n_shared);
@@ -53,7 +65,7 @@ static enum ledger_wait find_room(const struct ledger *l, struct attempt *a) {
         a->run = a->entry->places[PREFIX_POOL].run;
     } else {
         a->run = find_run(l, a, spare);
-        if (a->run == POOL_NONE) return LEDGER_WAIT_RUN;
+        if (a->run == POOL_NONE) return wait_for_run(l, spare);
         spare -= pool_count_open_in_run(pool, a->run);
     }
     return spare >= 0 ? LEDGER_WAIT_NONE : LEDGER_WAIT_PAGES;

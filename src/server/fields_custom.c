@@ -170,9 +170,13 @@ bool fields_read_tool_choice(const struct request_fields *f, enum tool_mode *mod
     const struct json_view *v = &f->tool_choice;
     struct json_view function = {0};
     struct error error;
-    const char *text = "auto";
+    const char *text = "auto", *type = "function";
     *name = NULL;
     if (v->value != NULL && json_is_object(v->value)) {
+        if (json_get_string(v, "type", JSON_OPTIONAL, &type, NULL, &error) != STATUS_OK)
+            return api_refuse_error(e, &error);
+        if (strcmp(type, "function") != 0)
+            return api_refuse(e, 400, "unsupported", "/tool_choice/type must be \"function\"");
         if (json_get_view(v, "function", JSON_REQUIRED, JSON_OBJECT, &function, &error) != STATUS_OK ||
             json_get_string(&function, "name", JSON_REQUIRED, name, NULL, &error) != STATUS_OK)
             return api_refuse_error(e, &error);

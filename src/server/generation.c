@@ -173,7 +173,7 @@ static void fail_by_finish(struct generation *g) {
         fail(g, 408, "request_timeout", text);
         return;
     }
-    case FINISH_CANCELLED: fail(g, 503, "cancelled", "the server is shutting down"); return;
+    case FINISH_CANCELLED: fail(g, 503, "shutting_down", "the server is shutting down"); return;
     default: break;
     }
     api_refuse_error(&g->error, &g->view.error);

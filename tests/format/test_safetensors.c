@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -220,6 +221,7 @@ static void test_writer(void **state) {
     assert_int_equal(safetensors_writer_create(path, entries, 1, "pt", &w, &e), STATUS_OK);
     safetensors_writer_abandon(w);
     assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(access(folder_file(&f, "w.safetensors.part"), F_OK), -1);
     for (int sparse = 0; sparse < 2; sparse++) {
         assert_int_equal(safetensors_writer_create(path, entries, 3, sparse ? NULL : "pt", &w, &e), STATUS_OK);
         const float numbers[] = {1, 2, 3, 4, 5, 6};
@@ -260,10 +262,35 @@ static void test_writer(void **state) {
     folder_remove(&f);
 }
 
+// What is at the path stays until the new file is whole, and what is no file stays in any case.
+static void test_writer_spares(void **state) {
+    (void)state;
+    static const struct safetensors_entry entry = {"x", SAFETENSORS_F32, 1, {2}};
+    struct folder f = folder_create();
+    const char *path = folder_file(&f, "old");
+    struct safetensors_writer *w = NULL;
+    struct error e;
+    FILE *old = fopen(path, "w");
+    assert_non_null(old);
+    fputs("precious", old);
+    fclose(old);
+    assert_int_equal(safetensors_writer_create(path, &entry, 1, "pt", &w, &e), STATUS_OK);
+    safetensors_writer_abandon(w);
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 8);
+    assert_int_equal(mkfifo(folder_file(&f, "pipe"), 0600), 0);
+    assert_int_equal(safetensors_writer_create(folder_file(&f, "pipe"), &entry, 1, "pt", &w, &e), STATUS_INVALID);
+    assert_non_null(strstr(e.text, "no regular file"));
+    assert_int_equal(stat(folder_file(&f, "pipe"), &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    folder_remove(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),  cmocka_unit_test(test_lengths), cmocka_unit_test(test_accepted),
-        cmocka_unit_test(test_truncated), cmocka_unit_test(test_writer),
+        cmocka_unit_test(test_truncated), cmocka_unit_test(test_writer),  cmocka_unit_test(test_writer_spares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,12 +129,24 @@ def test_drain(server):
 
 
 def test_drain_limit(server):
+    """Whoever still waits when the time is over is told, in the middle of a stream too."""
     s = harness.Tokenfold("--context", "32768", "--drain-seconds", "1")
-    t, _ = ask_in_background(s, {**LONG, "max_tokens": 30000})
-    began = time.monotonic()
-    assert s.stop() == 0
-    assert time.monotonic() - began < 6
-    t.join()
+    body = {**LONG, "max_tokens": 30000}
+    with socket.create_connection(("127.0.0.1", s.port), timeout=20) as stream:
+        text = json.dumps({**body, "stream": True}).encode()
+        stream.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                       b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
+        t, result = ask_in_background(s, body)
+        began = time.monotonic()
+        assert s.stop() == 0
+        assert time.monotonic() - began < 6
+        t.join()
+        status, _, answer = result["answer"]
+        assert status == 503 and answer["error"]["code"] == "shutting_down", result
+        seen = b""
+        while piece := stream.recv(1 << 16):
+            seen += piece
+    assert b'"code":"shutting_down"' in seen[-300:] and b"data: [DONE]" in seen[-40:], seen[-400:]
 
 
 def test_second_signal(server):

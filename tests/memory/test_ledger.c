@@ -123,7 +123,7 @@ static void test_a_claim_of_the_whole_pool(void **state) {
     assert_ptr_equal(admit(&r), &d);
     assert_int_equal(d.n_page, 50);
     assert_null(admit(&r));
-    assert_int_equal(small.wait, LEDGER_WAIT_RUN);
+    assert_int_equal(small.wait, LEDGER_WAIT_PAGES);
     ledger_release(r.ledger, &d);
     assert_ptr_equal(admit(&r), &small);
     ledger_release(r.ledger, &small);

@@ -366,6 +366,8 @@ static void test_tool_choice(void **state) { // C39
     assert_int_equal(mode, TOOLS_NAMED);
     choose(TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}", &mode, &e, false);
     assert_non_null(strstr(e.text, "name of one of the tools"));
+    choose(TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"tools\":[]}", &mode, &e, false);
+    assert_string_equal(e.param, "tool_choice.type");
     choose(TOOLS ",\"tool_choice\":\"sometimes\"", &mode, &e, false);
     choose(TOOLS ",\"tool_choice\":{}", &mode, &e, false);
     choose(TOOLS ",\"tool_choice\":7", &mode, &e, false);
