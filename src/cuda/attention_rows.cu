@@ -470,7 +470,7 @@ static void launch_chunks(struct cuda_device *d, const struct attention_job *job
 
 // A processor divides its memory between shared memory and first cache anew only while it is empty. Behind one lane's
 // few blocks of codes merging asks for the division that they have: without that a row takes up to a tenth longer
-// (docs/cuda-experiments.md).
+// (docs/cuda-experiments.md). That was seen on compute capability 9.0; older ones are left alone.
 template <int D>
 static void launch_merge(struct cuda_device *d, const struct attention_job &job, const struct plane_rows &planes,
                          dim3 chunks, int row0, int n_row) {

@@ -28,10 +28,10 @@ static enum status device_error(cudaError_t code, const char *doing, struct erro
     }
 }
 
-// What the runtime's last failure was; where it has none, the host's memory or threads were the matter.
-static cudaError_t failure_or(cudaError_t other) {
+// Of something that was opened piece by piece: without a failure of the runtime it is the host that had no memory.
+static enum status opening_error(const char *doing, struct error *e) {
     cudaError_t code = cudaGetLastError();
-    return code != cudaSuccess ? code : other;
+    return code != cudaSuccess ? device_error(code, doing, e) : error_memory(e);
 }
 
 extern "C" enum status cuda_device_count(int *n, struct error *e) {
@@ -166,10 +166,11 @@ static enum status cuda_reserve(struct device *base, const struct device_limits 
     d->batch = NULL;
     d->scratch_bytes = scratch_need(l);
     d->expanded_bytes = need_expanded(l);
+    cudaGetLastError(); // of what was freed
     bool ok = cudaMalloc(&d->scratch, d->scratch_bytes) == cudaSuccess &&
               upload_ring_open(&d->tables, batch_table_bytes(l)) && upload_ring_open(&d->lists, draw_list_bytes(l)) &&
               draw_open(d, l);
-    if (!ok) return device_error(failure_or(cudaErrorMemoryAllocation), "hold the results between operations", e);
+    if (!ok) return opening_error("hold the results between operations", e);
     d->limits = *l;
     return STATUS_OK;
 }
@@ -253,10 +254,11 @@ extern "C" enum status cuda_device_create(int index, struct device **out, struct
     cudaError_t code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaMalloc(&d->arrived, sizeof *d->arrived);
     if (code == cudaSuccess) code = cudaMemsetAsync(d->arrived, 0, sizeof *d->arrived, d->stream);
-    if (code == cudaSuccess && !(series_open(d) && transfers_open(d))) code = failure_or(cudaErrorMemoryAllocation);
-    if (code != cudaSuccess) {
+    st = code == cudaSuccess ? STATUS_OK : device_error(code, "be opened", e);
+    if (st == STATUS_OK && !(series_open(d) && transfers_open(d))) st = opening_error("be opened", e);
+    if (st != STATUS_OK) {
         cuda_destroy(&d->base);
-        return device_error(code, "be opened", e);
+        return st;
     }
     blas_open(d);
     *out = &d->base;
