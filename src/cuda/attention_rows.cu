@@ -475,16 +475,12 @@ template <int D>
 static void launch_merge(struct cuda_device *d, const struct attention_job &job, const struct plane_rows &planes,
                          dim3 chunks, int row0, int n_row) {
     bool few = chunks.z == 1 && (int64_t)chunks.x * chunks.y <= d->n_processors / FEW_SHARE;
-    cudaLaunchAttribute with[2];
-    with[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    with[0].val.programmaticStreamSerializationAllowed = 1;
-    with[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-    with[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-    unsigned n_with = d->major < 9 ? 0 : few && job.kv.dtype == DTYPE_E4M3 ? 2 : 1;
+    cudaLaunchAttribute division;
+    division.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    division.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
     dim3 grid((unsigned)n_row, (unsigned)job.n_head);
-    cudaLaunchConfig_t config = {grid, dim3(MERGE_THREADS(D)), 0, d->stream, with, n_with};
-    cuda_note(d, cudaLaunchKernelEx(&config, merge_kernel<D>, job, planes, row0), "attention, merge");
-    cuda_launched(d, "attention, merge");
+    cuda_start_with(d, "attention, merge", few && job.kv.dtype == DTYPE_E4M3 ? &division : NULL, merge_kernel<D>, grid,
+                    MERGE_THREADS(D), 0, job, planes, row0);
 }
 
 // Lanes [first, last) at once: their parts fit into the scratch.

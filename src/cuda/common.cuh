@@ -87,16 +87,29 @@ void cuda_note(struct cuda_device *d, cudaError_t code, const char *doing);
 // After each launch.
 void cuda_launched(struct cuda_device *d, const char *kernel);
 
-// Starts a kernel that calls begin_kernel (device.cuh). Where the GPU can, its blocks take their places while the
-// kernel before still runs.
+struct cuda_launch {
+    cudaLaunchAttribute with[2];
+    cudaLaunchConfig_t config; // which points to them: not to be copied
+};
+void cuda_launch_fill(const struct cuda_device *d, const cudaLaunchAttribute *more, dim3 grid, dim3 threads,
+                      size_t shared_bytes, struct cuda_launch *l);
+
+// Starts a kernel that calls begin_kernel (device.cuh). On compute capability 9.0 and newer its blocks take their
+// places while the kernel before still runs, and the launch has one attribute more, unless that is NULL.
 template <typename... P, typename... A>
-static inline void cuda_start(struct cuda_device *d, const char *name, void (*kernel)(P...), dim3 grid,
-                              unsigned threads, size_t shared_bytes, A... arguments) {
-    cudaLaunchAttribute early;
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {grid, dim3(threads), shared_bytes, d->stream, &early, d->major >= 9 ? 1u : 0u};
-    cuda_note(d, cudaLaunchKernelEx(&config, kernel, arguments...), name);
+static inline void cuda_start_with(struct cuda_device *d, const char *name, const cudaLaunchAttribute *more,
+                                   void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared_bytes, A... arguments) {
+    struct cuda_launch l;
+    cuda_launch_fill(d, more, grid, threads, shared_bytes, &l);
+    cuda_note(d, cudaLaunchKernelEx(&l.config, kernel, arguments...), name);
+    cuda_launched(d, name);
+}
+template <typename... P, typename... A>
+static inline void cuda_start(struct cuda_device *d, const char *name, void (*kernel)(P...), dim3 grid, dim3 threads,
+                              size_t shared_bytes, A... arguments) {
+    struct cuda_launch l;
+    cuda_launch_fill(d, NULL, grid, threads, shared_bytes, &l);
+    cuda_note(d, cudaLaunchKernelEx(&l.config, kernel, arguments...), name);
     cuda_launched(d, name);
 }
 

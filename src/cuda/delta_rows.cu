@@ -428,16 +428,12 @@ size_t need_delta(const struct device_limits *l) { return need_delta_prompt(l); 
 template <bool CONV, bool WHOLE, int BLOCKS>
 static void launch(struct cuda_device *d, const struct delta_job &job, int n_lane, const struct conv_job &conv,
                    const struct plane_rows &planes) {
-    cudaLaunchAttribute with[2];
-    with[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    with[0].val.programmaticStreamSerializationAllowed = 1;
-    with[1].id = cudaLaunchAttributeClusterDimension;
-    with[1].val.clusterDim = {BLOCKS, 1, 1};
+    cudaLaunchAttribute cluster;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {BLOCKS, 1, 1};
     dim3 grid((unsigned)(job.shape.n_key_head * job.shape.r * BLOCKS), (unsigned)n_lane);
-    unsigned n_with = d->major < 9 ? 0 : BLOCKS > 1 ? 2 : 1;
-    cudaLaunchConfig_t config = {grid, dim3(all_threads<BLOCKS>()), 0, d->stream, with, n_with};
-    cuda_note(d, cudaLaunchKernelEx(&config, delta_rows_kernel<CONV, WHOLE, BLOCKS>, job, conv, planes), "delta, rows");
-    cuda_launched(d, "delta, rows");
+    cuda_start_with(d, "delta, rows", BLOCKS > 1 ? &cluster : NULL, delta_rows_kernel<CONV, WHOLE, BLOCKS>, grid,
+                    all_threads<BLOCKS>(), 0, job, conv, planes);
 }
 
 // Two blocks a head, where there are processors for them: they come into clusters with compute capability 9.0.

@@ -78,6 +78,15 @@ void cuda_note(struct cuda_device *d, cudaError_t code, const char *doing) {
     d->failed_doing = doing;
 }
 
+void cuda_launch_fill(const struct cuda_device *d, const cudaLaunchAttribute *more, dim3 grid, dim3 threads,
+                      size_t shared_bytes, struct cuda_launch *l) {
+    unsigned n_with = d->major < 9 ? 0 : more != NULL ? 2 : 1;
+    l->with[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    l->with[0].val.programmaticStreamSerializationAllowed = 1;
+    if (more != NULL) l->with[1] = *more;
+    l->config = {grid, threads, shared_bytes, d->stream, l->with, n_with};
+}
+
 void cuda_launched(struct cuda_device *d, const char *kernel) { cuda_note(d, cudaGetLastError(), kernel); }
 
 static enum status end_wait(struct cuda_device *d, struct error *e) {

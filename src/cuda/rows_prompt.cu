@@ -120,18 +120,9 @@ static void launch(struct cuda_device *d, const struct prompt_source &s, struct 
     int64_t n = p->n_col / 8, vectors = n <= 2 * 512 ? 2 : 3, threads = ceil_div(n, vectors * 32) * 32;
     must(threads <= MOST_THREADS);
     unsigned n_row = threads == 32 ? SMALL_ROWS : 1;
-    cudaLaunchAttribute early;
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {dim3((unsigned)ceil_div(s.x.n_row, n_row)),
-                                 dim3((unsigned)threads, n_row),
-                                 0,
-                                 d->stream,
-                                 &early,
-                                 d->major >= 9 ? 1u : 0u};
-    cuda_note(d, cudaLaunchKernelEx(&config, vectors == 2 ? prompt_rows_kernel<2> : prompt_rows_kernel<3>, s, *p),
-              "rows of a prompt product");
-    cuda_launched(d, "rows of a prompt product");
+    dim3 grid((unsigned)ceil_div(s.x.n_row, n_row));
+    cuda_start(d, "rows of a prompt product", vectors == 2 ? prompt_rows_kernel<2> : prompt_rows_kernel<3>, grid,
+               dim3((unsigned)threads, n_row), 0, s, *p);
 }
 
 void prepare_prompt(struct cuda_device *d, struct tensor x, const float *norm_weight, float eps,
