@@ -32,6 +32,7 @@ enum status engine_restart(struct engine *e, const struct engine_options *option
     e->row_ns = e->round_ns = 0;
     e->rounds_owed_ns = 0;
     atomic_store(&e->stopping, false);
+    atomic_store(&e->cancelling, false);
     atomic_store(&e->draining, false);
     atomic_store(&e->failed, false);
     enum status s = engine_open_streams(e, true, error);
@@ -65,7 +66,7 @@ void engine_drain(struct engine *e) { atomic_store(&e->draining, true); }
 
 void engine_end_all(struct engine *e) {
     atomic_store(&e->draining, true);
-    atomic_store(&e->stopping, true);
+    atomic_store(&e->cancelling, true);
     queue_wake(e->mailbox);
 }
 

@@ -129,7 +129,7 @@ void engine_get_counts(struct engine *e, struct engine_counts *out);
 // No new requests from now on; running and waiting ones go on. engine_idle: nothing runs or waits.
 void engine_drain(struct engine *e);
 bool engine_idle(struct engine *e);
-// Those that run or wait end as cancelled, soon.
+// The same, and those that run or wait end as cancelled between two rounds or passes.
 void engine_end_all(struct engine *e);
 
 // STATUS_LIMIT: can never be served: prompt + reply over the window (the sentence has the numbers that would fit).

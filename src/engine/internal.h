@@ -41,7 +41,7 @@ struct engine {
     pthread_t thread;
     bool started;
     struct queue *mailbox; // of struct request *
-    atomic_bool stopping, draining, failed;
+    atomic_bool stopping, cancelling, draining, failed;
     atomic_int n_live;    // submitted and not finished: bounds what the mailbox can hold
     pthread_mutex_t lock; // guards counts and error
     struct engine_counts counts;

@@ -13,7 +13,7 @@
 
 // What ends a request from outside: FINISH_NONE when nothing does.
 static enum finish given_up(const struct engine *e, struct request *r, int64_t now) {
-    if (atomic_load(&r->cancelled) || atomic_load(&e->stopping)) return FINISH_CANCELLED;
+    if (atomic_load(&r->cancelled) || atomic_load(&e->cancelling)) return FINISH_CANCELLED;
     return r->deadline_ns != 0 && now >= r->deadline_ns ? FINISH_DEADLINE : FINISH_NONE;
 }
 

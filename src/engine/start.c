@@ -309,6 +309,7 @@ enum status engine_open_streams(struct engine *e, bool loaded, struct error *err
 
 void engine_close_streams(struct engine *e) {
     if (e->started) {
+        atomic_store(&e->stopping, true);
         engine_end_all(e);
         pthread_join(e->thread, NULL);
         e->started = false;

@@ -85,15 +85,17 @@ struct safetensors_writer;
 enum status safetensors_size(const struct safetensors_entry *entries, size_t n, const char *format, uint64_t *bytes,
                              struct error *e);
 
-// Creates (or replaces) the file at its full length, tensors in the order given, with the header written and all data
-// still a hole that reads as zeros. format is the metadata "format", or NULL. Names and entries are not kept.
+// Creates the file at its full length, tensors in the order given, with the header written and all data still a hole
+// that reads as zeros. It is called PATH.part until it is finished, and takes PATH's place then; what is there and is
+// no regular file is INVALID. format is the metadata "format", or NULL. Names and entries are not kept.
 enum status safetensors_writer_create(const char *path, const struct safetensors_entry *entries, size_t n,
                                       const char *format, struct safetensors_writer **out, struct error *e);
 // Writes n bytes at `offset` within tensor i. Several threads may write at once.
 enum status safetensors_writer_write(struct safetensors_writer *w, size_t i, uint64_t offset, const void *data,
                                      size_t n, struct error *e);
-// Closes the file; a write error that the system reports only now is IO. Frees w either way.
+// Closes the file and gives it its name; a write error that the system reports only now is IO, and removes it. Frees w
+// either way.
 enum status safetensors_writer_finish(struct safetensors_writer *w, struct error *e);
-void safetensors_writer_abandon(struct safetensors_writer *w); // removes the file; NULL is fine
+void safetensors_writer_abandon(struct safetensors_writer *w); // PATH stays as it was; NULL is fine
 
 #endif

@@ -130,6 +130,31 @@ static void test_a_claim_of_the_whole_pool(void **state) {
     close_rig(&r);
 }
 
+// Pages and runs come from both ends: here every run has lost a page to somebody, and there are pages for one and more.
+static void test_a_pool_in_pieces(void **state) {
+    (void)state;
+    struct rig r = open_pages(4, 1000, 20, 1); // 24 pages in all, or six runs of four
+    struct claim a, b, c, d;
+    enqueue(&r, &a, 6);
+    assert_ptr_equal(admit(&r), &a);
+    enqueue(&r, &b, 5);
+    assert_ptr_equal(admit(&r), &b);
+    ledger_release(r.ledger, &a);
+    enqueue(&r, &c, 3);
+    assert_ptr_equal(admit(&r), &c);
+    assert_int_equal(pool_count_open(r.pool), 4 + 2);
+    enqueue(&r, &d, 1);
+    assert_null(admit(&r));
+    assert_int_equal(d.wait, LEDGER_WAIT_RUN);
+    assert_null(admit(&r)); // when it is looked at again, too
+    assert_int_equal(d.wait, LEDGER_WAIT_RUN);
+    ledger_release(r.ledger, &b);
+    assert_ptr_equal(admit(&r), &d);
+    ledger_release(r.ledger, &c);
+    ledger_release(r.ledger, &d);
+    close_rig(&r);
+}
+
 static void test_pools_that_are_too_small(void **state) {
     (void)state;
     struct pool_shape shape = {
@@ -361,6 +386,7 @@ int main(void) {
         cmocka_unit_test(test_pages_of_a_claim),
         cmocka_unit_test(test_claims_of_any_size),
         cmocka_unit_test(test_a_claim_of_the_whole_pool),
+        cmocka_unit_test(test_a_pool_in_pieces),
         cmocka_unit_test(test_pools_that_are_too_small),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_a_window_is_set_aside),
